@@ -1,0 +1,28 @@
+/* Subcommands of the deepserve binary.
+ *
+ * main() finds the command and calls it with argv starting at the command's name. A command returns the exit status: 0 done, 1 failed, 2 wrong
+ * use. Results go to standard output, everything else to standard error; a failed command has written nothing to standard output. Only this
+ * folder reads the environment, prints or exits. */
+#ifndef DS_CLI_CLI_H
+#define DS_CLI_CLI_H
+
+#include "base/err.h"
+#include "base/opt.h"
+
+typedef int ds_cmd_fn(int argc, char **argv);
+
+typedef struct {
+    const char *name;
+    ds_cmd_fn *run;
+    const char *help; /* one line for the list of commands */
+} ds_cmd;
+
+ds_cmd_fn ds_cmd_tokenize;
+
+/* Parses; on --help or wrong use prints and returns the exit status to leave with, else -1. No positional words are allowed. */
+int ds_cli_parse(const ds_opt_cmd *cmd, void *dst, int argc, char **argv, bool *given);
+/* "deepserve <command>: message" on standard error; returns 1 (or 2 when `wrong_use`). */
+int ds_cli_fail(const char *command, const ds_err *err);
+int ds_cli_wrong(const char *command, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+#endif
