@@ -21,6 +21,7 @@ bool ds_buf_put(ds_buf *b, const void *bytes, size_t n);
 bool ds_buf_puts(ds_buf *b, const char *s);
 bool ds_buf_putc(ds_buf *b, char c);
 bool ds_buf_printf(ds_buf *b, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+bool ds_buf_vprintf(ds_buf *b, const char *fmt, va_list ap) __attribute__((format(printf, 2, 0)));
 void ds_buf_clear(ds_buf *b);  /* empty, keeps the memory, clears oom */
 void ds_buf_free(ds_buf *b);   /* back to zero-initialised */
 const char *ds_buf_str(const ds_buf *b); /* never NULL; valid until the next append */

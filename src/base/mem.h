@@ -25,7 +25,7 @@ typedef struct {
 ds_rc ds_arena_init(ds_arena *a, size_t cap_bytes, ds_err *err);
 void ds_arena_fini(ds_arena *a);
 
-/* align: power of two, at most 64 beyond what base has; NULL = full. */
+/* align: power of two, at most 64 (what base has); NULL = full. Not zeroed after a rewind. */
 static inline void *ds_arena_alloc(ds_arena *a, size_t bytes, size_t align)
 {
     size_t at = (a->used + align - 1) & ~(align - 1);

@@ -1,0 +1,17 @@
+/* Monotonic time. */
+#include "base/clock.h"
+
+#include <time.h>
+
+uint64_t ds_now_ns(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+uint64_t ds_now_us(void)
+{
+    return ds_now_ns() / 1000;
+}
