@@ -9,5 +9,6 @@
 #define DS_RECIPE_H
 
 #include <ds/err.h>
+#include <ds/request.h>
 
 #endif
