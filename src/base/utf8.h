@@ -47,6 +47,35 @@ static inline size_t ds_utf8_decode(const char *s, size_t n, uint32_t *cp)
     return len;
 }
 
+/* Where ds_utf8_decode gives 0: bytes (1..3) of the longest piece that could have begun a character. Each such piece becomes one U+FFFD, as
+ * Unicode recommends and Python's errors="replace" does. n > 0. *cut: more bytes could still complete the piece (it ends with the text). */
+static inline size_t ds_utf8_bad(const char *s, size_t n, bool *cut)
+{
+    const unsigned char *p = (const unsigned char *)s;
+    unsigned char lo = 0x80, hi = 0xbf;
+    size_t len = p[0] >= 0xf0 ? 4 : p[0] >= 0xe0 ? 3 : 2, i;
+
+    *cut = false;
+    if (p[0] < 0xc2 || p[0] > 0xf4)
+        return 1;
+    if (p[0] == 0xe0)
+        lo = 0xa0;
+    else if (p[0] == 0xed)
+        hi = 0x9f;
+    else if (p[0] == 0xf0)
+        lo = 0x90;
+    else if (p[0] == 0xf4)
+        hi = 0x8f;
+    for (i = 1; i < len && i < n; i++) {
+        if (p[i] < lo || p[i] > hi)
+            return i;
+        lo = 0x80;
+        hi = 0xbf;
+    }
+    *cut = i < len;
+    return i;
+}
+
 /* Writes a code point (valid, no surrogate); returns its bytes, 1..4. */
 static inline size_t ds_utf8_encode(char *out, uint32_t cp)
 {
@@ -82,18 +111,7 @@ static inline size_t ds_utf8_floor(const char *s, size_t n)
     return ((unsigned char)s[m] & 0xc0) == 0x80 ? n : m; /* a run of continuation bytes is no UTF-8: cut anywhere */
 }
 
-/* The whole text is valid. */
-static inline bool ds_utf8_valid(const char *s, size_t n)
-{
-    uint32_t cp;
-
-    for (size_t i = 0; i < n;) {
-        size_t len = ds_utf8_decode(s + i, n - i, &cp);
-        if (len == 0)
-            return false;
-        i += len;
-    }
-    return true;
-}
+/* The whole text is valid. O(n), about a byte a nanosecond or better. */
+bool ds_utf8_valid(const char *s, size_t n);
 
 #endif
