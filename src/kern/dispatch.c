@@ -1,0 +1,50 @@
+/* Which bodies make up the table. */
+#include "kern/kern.h"
+
+#include <string.h>
+
+#include "kern/ref/ref.h"
+
+static const ds_kern ref_table = {
+    .name = "ref",
+    .scratch_bytes = ds_scratch_bytes_ref,
+    .pack_bytes = ds_pack_bytes_ref,
+    .pack = ds_pack_ref,
+    .linear = ds_linear_ref,
+    .dequant = ds_dequant_ref,
+    .rmsnorm = ds_rmsnorm_ref,
+    .rope = ds_rope_ref,
+    .add = ds_add_ref,
+    .swiglu = ds_swiglu_ref,
+    .gelu = ds_gelu_ref,
+    .argmax = ds_argmax_ref,
+    .copy = ds_copy_ref,
+    .embed = ds_embed_ref,
+    .mhc = ds_mhc_ref,
+    .stream_mean = ds_stream_mean_ref,
+    .ring_store = ds_ring_store_ref,
+    .ring_load = ds_ring_load_ref,
+    .win_quant = ds_win_quant_ref,
+    .idx_quant = ds_idx_quant_ref,
+    .pool_pairs = ds_pool_pairs_ref,
+    .kv_store = ds_kv_store_ref,
+    .idx_store = ds_idx_store_ref,
+    .index_topk = ds_index_topk_ref,
+    .attention = ds_attention_ref,
+    .route = ds_route_ref,
+    .experts = ds_experts_ref,
+    .engram_hash = ds_engram_hash_ref,
+    .engram_gather = ds_engram_gather_ref,
+    .engram_fuse = ds_engram_fuse_ref,
+    .rope2d = ds_rope2d_ref,
+    .vit_attention = ds_vit_attention_ref,
+    .cells = ds_cells_ref,
+};
+
+ds_rc ds_kern_init(ds_kern *k, const char *want, ds_err *err)
+{
+    if (want && strcmp(want, "ref") != 0)
+        return ds_fail(err, DS_E_ARG, "kernels '%.32s': no such set in this build (there is: ref)", want);
+    *k = ref_table;
+    return DS_OK;
+}
