@@ -274,7 +274,7 @@ typedef struct {
 } ds_op_ring_load;
 typedef void ds_ring_load_fn(ds_exec *e, const ds_op_ring_load *a);
 
-/* Window records (spec 4.3): rec[r] of DS_WIN_REC(dim) bytes from x[r][0..dim). dim % 32 == 0. NaN in: code NaN (0x7F). Byte-exact. */
+/* Window records (spec 4.3): rec[r] of DS_WIN_REC(dim) bytes from x[r][0..dim). dim % 32 == 0. Bytes as ds_kv_window_pack. */
 typedef struct {
     uint8_t *rec; /* [rows][DS_WIN_REC(dim)] */
     const float *x;
@@ -283,7 +283,7 @@ typedef struct {
 } ds_op_win_quant;
 typedef void ds_win_quant_fn(ds_exec *e, const ds_op_win_quant *a);
 
-/* Index records (spec 4.2) of n vectors, vector i at x + i*dim: rec[i] of DS_IDX_REC(dim) bytes. dim % 32 == 0. NaN counts as 0. Byte-exact. */
+/* Index records (spec 4.2) of n vectors, vector i at x + i*dim: rec[i] of DS_IDX_REC(dim) bytes. dim % 32 == 0. Bytes as ds_kv_index_pack. */
 typedef struct {
     uint8_t *rec;
     const float *x;
@@ -308,7 +308,7 @@ typedef void ds_pool_pairs_fn(ds_exec *e, const ds_op_pool_pairs *a);
 #define DS_OPEN_REC(D) (64 + 2 * (size_t)(D) * sizeof(float))
 
 /* For every row whose position completes an entry ((pos+1) % ratio == 0) and is >= store_from: quantises x[r] and writes the record of entry pos / ratio.
- * kv_store: main records, dim = D.  idx_store: index records, dim = Di. Byte-exact. */
+ * kv_store: main records, dim = D.  idx_store: index records, dim = Di. Bytes as ds_kv_main_pack, ds_kv_index_pack. */
 typedef struct {
     const ds_step *step;
     ds_kv_view kv;
@@ -410,10 +410,10 @@ typedef void ds_experts_fn(ds_exec *e, const ds_op_experts *a);
 typedef struct {
     const ds_step *step;
     ds_ring_view hist; /* rec_bytes 8 */
-    int64_t *row;      /* [rows][cols], cols = (max_ngram - 1) * heads */
+    uint64_t *row;     /* [rows][cols], cols = (max_ngram - 1) * heads */
     const int32_t *map; /* [vocab] */
     int32_t pad;
-    const int64_t *mult, *prime, *offset; /* [max_ngram], [cols], [cols] */
+    const uint64_t *mult, *prime, *offset; /* [max_ngram], [cols], [cols] */
     uint32_t max_ngram, heads;            /* max_ngram <= 8 */
     bool store;
     uint32_t tag;
@@ -424,7 +424,7 @@ typedef void ds_engram_hash_fn(ds_exec *e, const ds_op_engram_hash *a);
  * The table may be hundreds of gigabytes of mapped file: touch only the rows asked for. Dead rows (step->dead) may be left zero without reading. */
 typedef struct {
     float *y;
-    const int64_t *row; /* [rows][cols] */
+    const uint64_t *row; /* [rows][cols] */
     const uint8_t *dead;
     const ds_mat *table;
     size_t rows;
