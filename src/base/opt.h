@@ -1,7 +1,8 @@
 /* The option table: flags, --help and the reference page of a command come from one list.
  *
  * Each command has one static table. Parsing writes into the command's own options struct at `offset`. `--name value`, `--name=value`, `-h`,
- * `--help`; a flag takes no value, `--no-name` turns a DS_OPT_FLAG off; `--` ends options. An unknown option answers with the nearest name.
+ * `--help`; a flag takes no value, `--no-name` turns a DS_OPT_FLAG off; `--` ends options; of an option given twice the last one wins. A value that
+ * is itself an option of the command needs the form with "=". An unknown option answers with the nearest name.
  * Threads: none of this has state. */
 #ifndef DS_BASE_OPT_H
 #define DS_BASE_OPT_H
@@ -20,7 +21,7 @@ typedef enum {
     DS_OPT_STR,   /* const char *, borrowed from argv */
     DS_OPT_ENUM,  /* int: index into `choices`, a "|"-separated list */
     DS_OPT_LIST,  /* ds_opt_list: may be given several times */
-    DS_OPT_BYTES, /* uint64_t: 4096, 32KiB, 48MiB, 2GiB */
+    DS_OPT_BYTES, /* uint64_t: 4096, 32KiB, 48MiB, 2GiB, 1TiB */
     DS_OPT_MS,    /* uint64_t milliseconds: 250ms, 10s, 2m, 1h; a bare number is seconds */
 } ds_opt_type;
 
@@ -37,7 +38,7 @@ typedef struct {
     const char *def;      /* default as a user would write it; NULL: none (pointer NULL, number 0, flag false) */
     const char *arg;      /* placeholder and unit for --help: "N", "DIR", "SECONDS"; NULL for a flag */
     const char *help;     /* one line */
-    double min, max;      /* INT and REAL; both 0 = no bound */
+    double min, max;      /* INT, REAL, BYTES, MS (milliseconds); both 0 = no bound; INFINITY = none on that side */
     const char *choices;  /* ENUM */
     bool required;
     bool open_min, open_max; /* REAL: the bound itself is not allowed */
@@ -52,7 +53,7 @@ typedef struct {
 } ds_opt_cmd;
 
 /* Fills defaults, then parses. *n_pos positional words are left in pos (borrowed; capacity max_pos; more is an error).
- * DS_E_ARG: the command line alone is wrong (exit 2). On --help prints the page to stdout and sets *help. `given` (may be NULL) receives
+ * DS_E_ARG: the command line alone is wrong (exit 2). On --help it stops at once and sets *help: the caller prints the page. `given` (may be NULL) receives
  * one bool for each table entry: set by the user. */
 ds_rc ds_opt_parse(const ds_opt_cmd *cmd, void *dst, int argc, char **argv, const char **pos, size_t max_pos, size_t *n_pos, bool *given, bool *help,
                    ds_err *err);

@@ -17,12 +17,16 @@ typedef struct {
     const char *help; /* one line for the list of commands */
 } ds_cmd;
 
+/* commands.c; ends with a NULL name. A new command is a line there and its prototype below. */
+extern const ds_cmd ds_commands[];
+
 ds_cmd_fn ds_cmd_tokenize;
 
 /* Parses; on --help or wrong use prints and returns the exit status to leave with, else -1. No positional words are allowed. */
 int ds_cli_parse(const ds_opt_cmd *cmd, void *dst, int argc, char **argv, bool *given);
-/* "deepserve <command>: message" on standard error; returns 1 (or 2 when `wrong_use`). */
+/* "deepserve <command>: message" on standard error, one line; returns 1. */
 int ds_cli_fail(const char *command, const ds_err *err);
+/* The same with the way to the help page in a second line; returns 2. */
 int ds_cli_wrong(const char *command, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 #endif

@@ -1,0 +1,49 @@
+/* What all subcommands share: parsing with help, and how a failure looks. */
+#include "cli/cli.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+
+/* One line whatever the message holds. */
+static void print_message(const char *command, const char *msg)
+{
+    fflush(stdout); /* results that are out come before the reason why there are no more */
+    fprintf(stderr, "deepserve%s%s: ", command && *command ? " " : "", command ? command : "");
+    for (; *msg; msg++)
+        fputc((unsigned char)*msg < 0x20 || *msg == 0x7f ? ' ' : *msg, stderr);
+    fputc('\n', stderr);
+}
+
+int ds_cli_fail(const char *command, const ds_err *err)
+{
+    print_message(command, err->msg);
+    return 1;
+}
+
+int ds_cli_wrong(const char *command, const char *fmt, ...)
+{
+    char msg[512];
+    va_list ap;
+
+    va_start(ap, fmt);
+    vsnprintf(msg, sizeof msg, fmt, ap);
+    va_end(ap);
+    print_message(command, msg);
+    fprintf(stderr, "deepserve%s%s --help shows what is possible\n", command && *command ? " " : "", command ? command : "");
+    return 2;
+}
+
+int ds_cli_parse(const ds_opt_cmd *cmd, void *dst, int argc, char **argv, bool *given)
+{
+    const char *word;
+    size_t n;
+    bool help;
+    ds_err err;
+
+    if (ds_opt_parse(cmd, dst, argc, argv, &word, 0, &n, given, &help, &err) != DS_OK)
+        return ds_cli_wrong(argv[0], "%s", err.msg);
+    if (!help)
+        return -1;
+    ds_opt_print_help(cmd, stdout);
+    return 0;
+}
