@@ -26,8 +26,8 @@ struct ds_sampler_scratch {
 
 struct ds_sampler {
     uint32_t vocab;
-    ds_sampling opts;
-    ds_logit_bias *bias;
+    ds_sample_opts opts;
+    ds_token_bias *bias;
     size_t n_bias;
     uint32_t *n_output; /* [vocab] times seen in the output; NULL when no penalty is on */
     uint8_t *in_prompt; /* [vocab]; NULL when the repetition penalty is off */
@@ -38,7 +38,7 @@ static ds_rc refuse(ds_err *err, const char *field, double value, const char *ra
     return ds_fail(err, DS_E_ARG, "%s: %g is not %s", field, value, range);
 }
 
-ds_rc ds_sampling_check(const ds_sampling *s, ds_err *err)
+ds_rc ds_sample_check(const ds_sample_opts *s, ds_err *err)
 {
     if (!(s->temperature >= 0.0 && s->temperature <= 100.0))
         return refuse(err, "temperature", s->temperature, "within 0..100");
@@ -84,10 +84,10 @@ void ds_sampler_scratch_destroy(ds_sampler_scratch *s)
     free(s);
 }
 
-ds_rc ds_sampler_create(ds_sampler **out, uint32_t vocab, const ds_sampling *opts, const ds_logit_bias *bias, size_t n_bias, ds_err *err)
+ds_rc ds_sampler_create(ds_sampler **out, uint32_t vocab, const ds_sample_opts *opts, const ds_token_bias *bias, size_t n_bias, ds_err *err)
 {
     *out = NULL;
-    ds_rc rc = ds_sampling_check(opts, err);
+    ds_rc rc = ds_sample_check(opts, err);
     if (rc != DS_OK)
         return rc;
     for (size_t i = 0; i < n_bias; i++) {

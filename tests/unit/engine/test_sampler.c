@@ -15,7 +15,7 @@ static void fill(unsigned seed)
 }
 
 /* The distribution as the header defines it, written the slow way. */
-static void expect_probs(const ds_sampling *o, double *p)
+static void expect_probs(const ds_sample_opts *o, double *p)
 {
     int order[V];
     double q[V], max = -INFINITY, sum = 0.0;
@@ -52,7 +52,7 @@ static void expect_probs(const ds_sampling *o, double *p)
         p[i] /= sum;
 }
 
-static const ds_sampling cases[] = {
+static const ds_sample_opts cases[] = {
     { .temperature = 1.0, .top_p = 1.0, .repetition_penalty = 1.0 },
     { .temperature = 0.01, .top_p = 1.0, .repetition_penalty = 1.0 },
     { .temperature = 5.0, .top_p = 0.9, .repetition_penalty = 1.0 },
@@ -98,7 +98,7 @@ static void draws_follow_the_distribution(void **state)
     int count[4] = { 0 };
     ds_sampler *s;
     ds_sampler_scratch *tmp;
-    ds_sampling o = DS_SAMPLING_DEFAULT;
+    ds_sample_opts o = DS_SAMPLE_DEFAULT;
     o.seed = 7;
     assert_ok(ds_sampler_scratch_create(&tmp, 4, &err));
     assert_ok(ds_sampler_create(&s, 4, &o, NULL, 0, &err));
@@ -125,11 +125,11 @@ static void penalties_and_bias(void **state)
 {
     (void)state;
     static const float l[4] = { 2.0f, -1.0f, 0.5f, 0.0f };
-    static const ds_logit_bias bias[] = { { 3, 10.0f }, { 0, -100.0f } };
+    static const ds_token_bias bias[] = { { 3, 10.0f }, { 0, -100.0f } };
     ds_sampler *s;
     ds_sampler_scratch *tmp;
     int32_t t;
-    ds_sampling o = { .temperature = 0.0, .top_p = 1.0, .repetition_penalty = 10.0, .presence_penalty = 0.0 };
+    ds_sample_opts o = { .temperature = 0.0, .top_p = 1.0, .repetition_penalty = 10.0, .presence_penalty = 0.0 };
     assert_ok(ds_sampler_scratch_create(&tmp, 4, &err));
 
     assert_ok(ds_sampler_create(&s, 4, &o, NULL, 0, &err));
@@ -157,7 +157,7 @@ static void penalties_and_bias(void **state)
     assert_int_equal(t, 2); /* 0.0 against 0.5 */
     ds_sampler_destroy(s);
 
-    assert_ok(ds_sampler_create(&s, 4, &(ds_sampling){ .top_p = 1.0, .repetition_penalty = 1.0 }, bias, 2, &err));
+    assert_ok(ds_sampler_create(&s, 4, &(ds_sample_opts){ .top_p = 1.0, .repetition_penalty = 1.0 }, bias, 2, &err));
     assert_false(ds_sampler_is_argmax(s));
     assert_ok(ds_sampler_draw(s, tmp, l, NULL, 0, &t, &err));
     assert_int_equal(t, 3);
@@ -175,7 +175,7 @@ static void ties_go_to_the_lower_id(void **state)
     float p[6];
     ds_sampler *s;
     ds_sampler_scratch *tmp;
-    ds_sampling o = DS_SAMPLING_DEFAULT;
+    ds_sample_opts o = DS_SAMPLE_DEFAULT;
     o.top_k = 2;
     assert_int_equal(ds_argmax(l, 6), 1);
     assert_ok(ds_sampler_scratch_create(&tmp, 6, &err));
@@ -199,12 +199,12 @@ static void ties_go_to_the_lower_id(void **state)
 static void ranges_are_refused(void **state)
 {
     (void)state;
-    ds_sampling ok = DS_SAMPLING_DEFAULT, o;
-    assert_ok(ds_sampling_check(&ok, &err));
+    ds_sample_opts ok = DS_SAMPLE_DEFAULT, o;
+    assert_ok(ds_sample_check(&ok, &err));
 #define BAD(field, value, word)                                             \
     o = ok;                                                                 \
     o.field = (value);                                                      \
-    assert_refused(ds_sampling_check(&o, &err), DS_E_ARG, word)
+    assert_refused(ds_sample_check(&o, &err), DS_E_ARG, word)
     BAD(temperature, -0.1, "temperature");
     BAD(temperature, NAN, "temperature");
     BAD(temperature, INFINITY, "temperature");
@@ -216,8 +216,8 @@ static void ranges_are_refused(void **state)
     BAD(presence_penalty, NAN, "presence_penalty");
     BAD(frequency_penalty, 1e9, "frequency_penalty");
     ds_sampler *s;
-    assert_refused(ds_sampler_create(&s, 4, &ok, &(ds_logit_bias){ 4, 1.0f }, 1, &err), DS_E_ARG, "outside the vocabulary");
-    assert_refused(ds_sampler_create(&s, 4, &ok, &(ds_logit_bias){ 3, NAN }, 1, &err), DS_E_ARG, "not finite");
+    assert_refused(ds_sampler_create(&s, 4, &ok, &(ds_token_bias){ 4, 1.0f }, 1, &err), DS_E_ARG, "outside the vocabulary");
+    assert_refused(ds_sampler_create(&s, 4, &ok, &(ds_token_bias){ 3, NAN }, 1, &err), DS_E_ARG, "not finite");
     assert_null(s);
 }
 
