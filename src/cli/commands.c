@@ -4,5 +4,6 @@
 #include <stddef.h>
 
 const ds_cmd ds_commands[] = {
+    { "tokenize", ds_cmd_tokenize, "text to token ids and back" },
     { NULL, NULL, NULL },
 };

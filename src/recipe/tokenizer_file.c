@@ -1,0 +1,807 @@
+/* tokenizer.json -> struct ds_tokenizer. (recipe spec 1.1, 1.5, 1.8)
+ *
+ * The file is read once, in whatever order its keys stand; only merges that stand before the vocabulary are passed over and read afterwards. Every token
+ * goes into one byte arena as it comes. Whatever the encoder doesn't implement exactly is refused. */
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+#include "base/utf8.h"
+#include "recipe/json_pull.h"
+#include "recipe/tokenizer_internal.h"
+
+typedef struct {
+    ds_pull j;
+    ds_tokenizer *t;
+    ds_err *err;
+    uint16_t of_byte[256], of_char[0x144];
+    size_t n_bytes, cap_bytes;      /* of t->bytes */
+    uint32_t cap_ids;               /* of t->entry; entries above t->n are zero */
+    uint32_t n_vocab, cap_vocab;    /* tokens in the vocabulary, slots of its table */
+    uint32_t n_added, cap_added;
+    const char *merges_at;          /* merges that stand before the vocabulary */
+    bool have_vocab, have_merges, have_byte_level, have_model, have_splits;
+    uint32_t cap_merges;
+    ds_tok_regex *regex;
+    uint32_t n_splits;              /* patterns seen so far */
+    bool released;                  /* all of them are those of ds_tok_released, in order */
+} loader;
+
+static bool nomem(loader *l)
+{
+    return ds_pull_fail(&l->j, DS_E_NOMEM, "out of memory");
+}
+
+#define refuse(l, ...) ds_pull_fail(&(l)->j, DS_E_FORMAT, __VA_ARGS__)
+
+/* ---- tokens ---- */
+
+static bool reserve_bytes(loader *l, size_t more)
+{
+    size_t cap = l->cap_bytes ? l->cap_bytes : 1 << 20;
+    uint8_t *p;
+
+    /* 8 spare bytes: lookups may read a word past the end */
+    while (cap - 8 < l->n_bytes + more)
+        cap *= 2;
+    if (cap == l->cap_bytes)
+        return true;
+    p = realloc(l->t->bytes, cap);
+    if (!p)
+        return nomem(l);
+    l->t->bytes = p;
+    l->cap_bytes = cap;
+    return true;
+}
+
+static bool reserve_id(loader *l, uint32_t id)
+{
+    uint32_t cap = l->cap_ids ? l->cap_ids : 4096;
+    ds_tok_entry *p;
+
+    while (cap <= id)
+        cap *= 2;
+    if (cap != l->cap_ids) {
+        p = realloc(l->t->entry, cap * sizeof *p);
+        if (!p)
+            return nomem(l);
+        memset(p + l->cap_ids, 0, (cap - l->cap_ids) * sizeof *p);
+        l->t->entry = p;
+        l->cap_ids = cap;
+    }
+    if (id >= l->t->n)
+        l->t->n = id + 1;
+    return true;
+}
+
+/* Puts id into a table that is at most half full. Its bytes are in place. */
+static bool table_add(loader *l, uint32_t **slots, uint32_t *cap, uint32_t *n, uint32_t *mask, uint32_t id, bool added)
+{
+    ds_tokenizer *t = l->t;
+    uint32_t i;
+
+    if (*n + 1 > *cap / 2) {
+        uint32_t new_cap = *cap ? *cap * 2 : 1024, *p = calloc(new_cap, sizeof *p);
+        if (!p)
+            return nomem(l);
+        for (uint32_t k = 0; k < *cap; k++) {
+            uint32_t v = (*slots)[k];
+            if (!v)
+                continue;
+            ds_tok_entry e = t->entry[v - 1];
+            i = (uint32_t)ds_tok_hash(t->bytes + e.off, e.len, t->seed ^ (!added && e.literal)) & (new_cap - 1);
+            while (p[i])
+                i = (i + 1) & (new_cap - 1);
+            p[i] = v;
+        }
+        free(*slots);
+        *slots = p;
+        *cap = new_cap;
+        *mask = new_cap - 1;
+    }
+    i = (uint32_t)ds_tok_hash(ds_tok_bytes(t, id), t->entry[id].len, t->seed ^ (!added && t->entry[id].literal)) & *mask;
+    while ((*slots)[i])
+        i = (i + 1) & *mask;
+    (*slots)[i] = id + 1;
+    ++*n;
+    return true;
+}
+
+/* A key in the byte alphabet to the bytes it stands for, at `out` (room for s.n); *literal: it has other characters, and out is the key itself. */
+static size_t unmap(const loader *l, ds_span s, uint8_t *out, bool *literal)
+{
+    const unsigned char *p = (const unsigned char *)s.p, *end = p + s.n;
+    size_t n = 0;
+
+    *literal = false;
+    while (p < end) {
+        uint32_t cp = *p++;
+        if (cp >= 0x80) { /* the text is valid UTF-8; two bytes reach to U+07FF */
+            cp = cp < 0xe0 ? (cp & 31) << 6 | (*p++ & 63u) : 0xffff;
+        }
+        if (cp >= 0x144 || !l->of_char[cp]) {
+            *literal = true;
+            memcpy(out, s.p, s.n);
+            return s.n;
+        }
+        out[n++] = (uint8_t)(l->of_char[cp] - 1);
+    }
+    return n;
+}
+
+static const char *show(char buf[256], ds_span s)
+{
+    ds_quote(buf, 256, s.p, s.n);
+    if (strlen(buf) > 100)
+        memcpy(buf + ds_utf8_floor(buf, 97), "...", 4);
+    return buf;
+}
+
+static bool read_vocab(loader *l)
+{
+    ds_tokenizer *t = l->t;
+    char buf[256];
+    ds_span key;
+    uint32_t id;
+    bool literal;
+
+    if (l->have_vocab)
+        return refuse(l, "a second vocabulary");
+    l->have_vocab = true;
+    /* duplicate keys are found by the token table, which costs nothing extra */
+    if (!ds_pull_object(&l->j, true))
+        return false;
+    while (ds_pull_key(&l->j, &key)) {
+        if (key.n == 0)
+            return refuse(l, "an empty token");
+        if (!reserve_bytes(l, key.n))
+            return false;
+        uint8_t *p = t->bytes + l->n_bytes;
+        size_t n = unmap(l, key, p, &literal);
+        if (l->n_vocab && ds_tok_find(t, p, n, literal) != DS_TOKEN_NONE)
+            return refuse(l, "the vocabulary has \"%s\" twice", show(buf, key));
+        if (!ds_pull_u32(&l->j, DS_TOK_MAX_IDS - 1, &id) || !reserve_id(l, id))
+            return false;
+        if (t->entry[id].in_vocab)
+            return refuse(l, "the vocabulary has id %u twice", id);
+        if (t->entry[id].added && (t->entry[id].len != n || memcmp(ds_tok_bytes(t, id), p, n) != 0))
+            return refuse(l, "id %u is one token in the vocabulary and another in added_tokens", id);
+        t->entry[id].off = (uint32_t)l->n_bytes;
+        t->entry[id].len = (uint32_t)n & 0x7ffffff;
+        t->entry[id].present = 1;
+        t->entry[id].in_vocab = 1;
+        t->entry[id].literal = literal;
+        l->n_bytes += n;
+        if (!table_add(l, &t->vocab_slot, &l->cap_vocab, &l->n_vocab, &t->vocab_mask, id, false))
+            return false;
+    }
+    return l->j.rc == DS_OK;
+}
+
+/* Spellings that never reach a user, apart from the three sentence marks: unused placeholders. */
+static bool is_dropped(ds_span s)
+{
+    static const char *const whole[] = {
+        "<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>", "<｜▁pad▁｜>", "<｜place▁holder▁for▁copy｜>", "<｜place▁holder▁for▁pointer▁replace｜>",
+    };
+    static const struct {
+        const char *head, *tail;
+    } numbered[] = { { "<｜place▁holder▁no▁", "｜>" }, { "<|place_holder_mm_span_", "|>" } };
+
+    for (size_t i = 0; i < sizeof whole / sizeof *whole; i++) {
+        if (ds_span_is(s, whole[i]))
+            return true;
+    }
+    for (size_t i = 0; i < sizeof numbered / sizeof *numbered; i++) {
+        size_t a = strlen(numbered[i].head), b = strlen(numbered[i].tail), k;
+        if (s.n <= a + b || memcmp(s.p, numbered[i].head, a) != 0 || memcmp(s.p + s.n - b, numbered[i].tail, b) != 0)
+            continue;
+        for (k = a; k < s.n - b && s.p[k] >= '0' && s.p[k] <= '9'; k++)
+            ;
+        if (k == s.n - b)
+            return true;
+    }
+    return false;
+}
+
+static bool add_token(loader *l, uint32_t id, ds_span s)
+{
+    ds_tokenizer *t = l->t;
+    char buf[256];
+
+    if (s.n == 0)
+        return refuse(l, "added token %u is empty", id);
+    if (s.n > 4096)
+        return refuse(l, "added token %u has %zu bytes; the limit is 4096", id, s.n);
+    if (!reserve_id(l, id) || !reserve_bytes(l, s.n))
+        return false;
+    if (t->entry[id].added)
+        return refuse(l, "added_tokens has id %u twice", id);
+    if (ds_tok_find_added(t, (const uint8_t *)s.p, s.n) != DS_TOKEN_NONE)
+        return refuse(l, "added_tokens has \"%s\" twice", show(buf, s));
+    if (t->entry[id].in_vocab && (t->entry[id].len != s.n || memcmp(ds_tok_bytes(t, id), s.p, s.n) != 0))
+        return refuse(l, "id %u is one token in the vocabulary and \"%s\" in added_tokens", id, show(buf, s));
+    if (!t->entry[id].in_vocab) {
+        memcpy(t->bytes + l->n_bytes, s.p, s.n);
+        t->entry[id].off = (uint32_t)l->n_bytes;
+        t->entry[id].len = (uint32_t)s.n & 0x7ffffff;
+        l->n_bytes += s.n;
+    }
+    t->entry[id].present = 1;
+    t->entry[id].added = 1;
+    t->entry[id].dropped = is_dropped(s);
+    return table_add(l, &t->added_slot, &l->cap_added, &l->n_added, &t->added_mask, id, true);
+}
+
+static bool read_added(loader *l)
+{
+    if (ds_pull_null(&l->j))
+        return true;
+    if (!ds_pull_array(&l->j))
+        return false;
+    while (ds_pull_item(&l->j)) {
+        uint32_t id = DS_TOKEN_NONE;
+        char copy[4100];
+        ds_span key, s, content = { NULL, 0 };
+
+        if (!ds_pull_object(&l->j, false))
+            return false;
+        while (ds_pull_key(&l->j, &key)) {
+            if (ds_span_is(key, "id")) {
+                if (!ds_pull_u32(&l->j, DS_TOK_MAX_IDS - 1, &id))
+                    return false;
+            } else if (ds_span_is(key, "content")) {
+                if (!ds_pull_string(&l->j, &s))
+                    return false;
+                content = (ds_span){ copy, s.n };
+                memcpy(copy, s.p, s.n < sizeof copy ? s.n : sizeof copy);
+            } else if (!ds_pull_skip(&l->j)) {
+                return false;
+            }
+        }
+        if (l->j.rc != DS_OK)
+            return false;
+        if (id == DS_TOKEN_NONE || !content.p)
+            return refuse(l, "an added token without %s", content.p ? "id" : "content");
+        if (!add_token(l, id, content))
+            return false;
+    }
+    return l->j.rc == DS_OK;
+}
+
+/* ---- merges ---- */
+
+/* The next merge's halves, in the byte alphabet, into buf one after another. */
+static bool read_merge(loader *l, ds_buf *buf, ds_span half[2])
+{
+    ds_span s;
+    const char *gap;
+    size_t n;
+
+    ds_buf_clear(buf);
+    if (ds_pull_peek(&l->j) == '[') {
+        if (!ds_pull_array(&l->j))
+            return false;
+        for (int i = 0; i < 2; i++) {
+            if (!ds_pull_item(&l->j))
+                return l->j.rc != DS_OK ? false : refuse(l, "merge %u has %d halves", l->t->n_merges, i);
+            if (!ds_pull_string(&l->j, &s))
+                return false;
+            half[i].n = s.n;
+            if (!ds_buf_put(buf, s.p, s.n))
+                return nomem(l);
+        }
+        if (ds_pull_item(&l->j))
+            return refuse(l, "merge %u has more than two halves", l->t->n_merges);
+        if (l->j.rc != DS_OK)
+            return false;
+    } else {
+        if (!ds_pull_string(&l->j, &s))
+            return false;
+        gap = memchr(s.p, ' ', s.n);
+        n = gap ? (size_t)(gap - s.p) : 0;
+        if (!gap || memchr(gap + 1, ' ', s.n - n - 1))
+            return refuse(l, "merge %u is not two tokens with one space between them", l->t->n_merges);
+        half[0].n = n;
+        half[1].n = s.n - n - 1;
+        if (!ds_buf_put(buf, s.p, n) || !ds_buf_put(buf, gap + 1, half[1].n))
+            return nomem(l);
+    }
+    half[0].p = ds_buf_str(buf);
+    half[1].p = ds_buf_str(buf) + half[0].n;
+    return true;
+}
+
+static bool grow_pairs(loader *l)
+{
+    ds_tokenizer *t = l->t;
+    size_t slots = (size_t)1 << (64 - t->pair_shift), mask = 2 * slots - 1;
+    uint64_t *old = t->pair, *p = malloc(2 * slots * sizeof *p);
+
+    if (!p)
+        return nomem(l);
+    memset(p, 0xff, 2 * slots * sizeof *p);
+    t->pair_shift--;
+    for (size_t k = 0; k < slots; k++) {
+        size_t i;
+        if (old[k] == UINT64_MAX)
+            continue;
+        for (i = ds_tok_pair_slot(t, old[k] >> 24); p[i] != UINT64_MAX; i = (i + 1) & mask)
+            ;
+        p[i] = old[k];
+    }
+    free(old);
+    t->pair = p;
+    return true;
+}
+
+static bool add_merge(loader *l, ds_span half[2])
+{
+    ds_tokenizer *t = l->t;
+    uint8_t raw[8192];
+    char buf[256];
+    uint32_t id[3];
+    size_t n[2] = { 0, 0 }, mask, i;
+    uint64_t key;
+
+    if (half[0].n + half[1].n > sizeof raw)
+        return refuse(l, "merge %u has %zu bytes; the limit is %zu", t->n_merges, half[0].n + half[1].n, sizeof raw);
+    for (int k = 0; k < 2; k++) {
+        bool literal;
+        if (half[k].n == 0)
+            return refuse(l, "merge %u has an empty half", t->n_merges);
+        n[k] = unmap(l, half[k], raw + n[0], &literal);
+        id[k] = literal ? DS_TOKEN_NONE : ds_tok_find(t, raw + (k ? n[0] : 0), n[k], false);
+        if (id[k] == DS_TOKEN_NONE)
+            return refuse(l, "merge %u: \"%s\" is not in the vocabulary", t->n_merges, show(buf, half[k]));
+    }
+    /* Trainers number results in the order of the merges: try the id after the last one first. */
+    id[2] = t->n_merges ? t->merge_id[t->n_merges - 1] + 1 : 0;
+    if (id[2] >= t->n || !t->entry[id[2]].in_vocab || t->entry[id[2]].literal || t->entry[id[2]].len != n[0] + n[1] ||
+        memcmp(ds_tok_bytes(t, id[2]), raw, n[0] + n[1]) != 0)
+        id[2] = ds_tok_find(t, raw, n[0] + n[1], false);
+    if (id[2] == DS_TOKEN_NONE)
+        return refuse(l, "merge %u: its result \"%s\" is not in the vocabulary", t->n_merges, show(buf, (ds_span){ half[0].p, half[0].n + half[1].n }));
+    if (t->n_merges == DS_TOK_MAX_MERGES)
+        return refuse(l, "more than %u merges", DS_TOK_MAX_MERGES);
+    if (t->n_merges == l->cap_merges) {
+        uint32_t cap = l->cap_merges * 2, *p = realloc(t->merge_id, cap * sizeof *p);
+        if (!p)
+            return nomem(l);
+        t->merge_id = p;
+        l->cap_merges = cap;
+    }
+    if (t->n_merges >= (size_t)1 << (63 - t->pair_shift) && !grow_pairs(l))
+        return false;
+    key = (uint64_t)id[0] << DS_TOK_ID_BITS | id[1];
+    mask = ((size_t)1 << (64 - t->pair_shift)) - 1;
+    for (i = ds_tok_pair_slot(t, key); t->pair[i] != UINT64_MAX; i = (i + 1) & mask) {
+        if (t->pair[i] >> 24 == key)
+            return refuse(l, "merge %u is the same as merge %u", t->n_merges, (uint32_t)(t->pair[i] & 0xffffff));
+    }
+    t->pair[i] = key << 24 | t->n_merges;
+    if (n[0] == 1 && n[1] == 1)
+        t->byte_rank[(size_t)raw[0] << 8 | raw[1]] = (int32_t)t->n_merges;
+    t->merge_id[t->n_merges++] = id[2];
+    return true;
+}
+
+static bool read_merges(loader *l)
+{
+    ds_buf buf = { 0 };
+    ds_span half[2];
+
+    l->have_merges = true;
+    if (!ds_pull_array(&l->j))
+        return false;
+    while (ds_pull_item(&l->j)) {
+        if (!read_merge(l, &buf, half) || !add_merge(l, half))
+            break;
+    }
+    ds_buf_free(&buf);
+    return l->j.rc == DS_OK;
+}
+
+/* ---- the rest of the model ---- */
+
+static bool read_type(loader *l, const char *wanted, const char *what)
+{
+    char buf[256];
+    ds_span s;
+
+    if (!ds_pull_string(&l->j, &s))
+        return false;
+    return ds_span_is(s, wanted) || refuse(l, "%s has type \"%s\"; only %s is supported", what, show(buf, s), wanted);
+}
+
+/* Null, or an empty string. */
+static bool read_absent(loader *l, const char *what)
+{
+    ds_span s;
+
+    if (ds_pull_null(&l->j))
+        return true;
+    return ds_pull_string(&l->j, &s) && (s.n == 0 || refuse(l, "%s is not supported", what));
+}
+
+static bool read_dropout(loader *l)
+{
+    const char *from;
+
+    if (ds_pull_null(&l->j))
+        return true;
+    if (ds_pull_peek(&l->j) != '0')
+        return refuse(l, "model.dropout is no number");
+    from = l->j.p;
+    if (!ds_pull_skip(&l->j))
+        return false;
+    for (const char *q = from; q < l->j.p && *q != 'e' && *q != 'E'; q++) {
+        if (*q >= '1' && *q <= '9')
+            return refuse(l, "model.dropout other than 0 is not supported");
+    }
+    return true;
+}
+
+static bool read_model(loader *l)
+{
+    ds_span key;
+    bool flag, have_type = false;
+
+    l->have_model = true;
+    if (!ds_pull_object(&l->j, false))
+        return false;
+    while (ds_pull_key(&l->j, &key)) {
+        bool ok;
+        if (ds_span_is(key, "type")) {
+            have_type = true;
+            ok = read_type(l, "BPE", "model");
+        } else if (ds_span_is(key, "vocab")) {
+            ok = read_vocab(l);
+        } else if (ds_span_is(key, "merges")) {
+            if (l->have_vocab) {
+                ok = read_merges(l);
+            } else {
+                ds_pull_peek(&l->j);
+                l->merges_at = l->j.p;
+                ok = ds_pull_skip(&l->j);
+            }
+        } else if (ds_span_is(key, "dropout")) {
+            ok = read_dropout(l);
+        } else if (ds_span_is(key, "continuing_subword_prefix")) {
+            ok = read_absent(l, "model.continuing_subword_prefix");
+        } else if (ds_span_is(key, "end_of_word_suffix")) {
+            ok = read_absent(l, "model.end_of_word_suffix");
+        } else if (ds_span_is(key, "ignore_merges")) {
+            ok = ds_pull_null(&l->j) || (ds_pull_bool(&l->j, &flag) && ((l->t->ignore_merges = flag), true));
+        } else {
+            ok = ds_pull_skip(&l->j); /* unk_token, fuse_unk, byte_fallback matter only where a byte has no token */
+        }
+        if (!ok)
+            return false;
+    }
+    if (l->j.rc != DS_OK)
+        return false;
+    if (!have_type)
+        return refuse(l, "the model has no type");
+    if (!l->have_vocab)
+        return refuse(l, "the model has no vocab");
+    if (l->merges_at) {
+        const char *back = l->j.p;
+        l->j.p = l->merges_at;
+        if (!read_merges(l))
+            return false;
+        l->j.p = back;
+    }
+    return l->have_merges || refuse(l, "the model has no merges");
+}
+
+/* ---- how text is split ---- */
+
+static bool read_pattern(loader *l)
+{
+    ds_span key, s;
+    char buf[256];
+    bool regex = false;
+
+    if (!ds_pull_object(&l->j, false))
+        return false;
+    while (ds_pull_key(&l->j, &key)) {
+        if (!ds_span_is(key, "Regex"))
+            return refuse(l, "a split by \"%s\"; only Regex is supported", show(buf, key));
+        regex = true;
+        if (!ds_pull_string(&l->j, &s))
+            return false;
+        if (s.n > 65536)
+            return refuse(l, "a pattern of %zu bytes; the limit is 65536", s.n);
+        l->released = l->released && l->n_splits < 3 && ds_span_is(s, ds_tok_released[l->n_splits]);
+        if (++l->n_splits > 16)
+            return refuse(l, "more than 16 split patterns");
+        ds_err why = { 0 };
+        ds_rc rc = ds_tok_regex_add(l->regex, s.p, s.n, &why);
+        if (rc != DS_OK)
+            return ds_pull_fail(&l->j, rc, "%s", why.msg);
+    }
+    return l->j.rc == DS_OK && (regex || refuse(l, "a split without a pattern"));
+}
+
+/* GPT-2's pattern, which a ByteLevel with use_regex applies. */
+static const char byte_level_pattern[] = "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
+
+typedef struct {
+    const char *type_at, *list_at, *pattern_at; /* values of the members, to be read once the type is known */
+    bool invert, isolated, prefix_space, use_regex;
+} splitter;
+
+static bool read_splitter(loader *l, bool nested);
+
+/* Reads the value at p, then goes on where it was. */
+static bool read_splitter_list(loader *l, const char *p)
+{
+    const char *back = l->j.p;
+
+    l->j.p = p;
+    if (!ds_pull_array(&l->j))
+        return false;
+    while (ds_pull_item(&l->j)) {
+        if (!read_splitter(l, true))
+            return false;
+    }
+    l->j.p = back;
+    return l->j.rc == DS_OK;
+}
+
+static bool read_splitter(loader *l, bool nested)
+{
+    splitter s = { .prefix_space = true, .use_regex = true };
+    char buf[256];
+    const char *back;
+    ds_span key, type;
+
+    if (l->have_byte_level)
+        return refuse(l, "a pre-tokenizer behind ByteLevel is not supported");
+    if (!ds_pull_object(&l->j, false))
+        return false;
+    while (ds_pull_key(&l->j, &key)) {
+        bool ok;
+        ds_pull_peek(&l->j);
+        if (ds_span_is(key, "invert")) {
+            ok = ds_pull_bool(&l->j, &s.invert);
+        } else if (ds_span_is(key, "add_prefix_space")) {
+            ok = ds_pull_bool(&l->j, &s.prefix_space);
+        } else if (ds_span_is(key, "use_regex")) {
+            ok = ds_pull_bool(&l->j, &s.use_regex);
+        } else if (ds_span_is(key, "behavior")) {
+            ok = ds_pull_string(&l->j, &type);
+            s.isolated = ok && ds_span_is(type, "Isolated");
+        } else {
+            if (ds_span_is(key, "type"))
+                s.type_at = l->j.p;
+            else if (ds_span_is(key, "pretokenizers"))
+                s.list_at = l->j.p;
+            else if (ds_span_is(key, "pattern"))
+                s.pattern_at = l->j.p;
+            ok = ds_pull_skip(&l->j);
+        }
+        if (!ok)
+            return false;
+    }
+    if (l->j.rc != DS_OK)
+        return false;
+    if (!s.type_at)
+        return refuse(l, "a pre-tokenizer without a type");
+    back = l->j.p;
+    l->j.p = s.type_at;
+    if (!ds_pull_string(&l->j, &type))
+        return false;
+    if (ds_span_is(type, "Sequence") && !nested) {
+        if (!s.list_at)
+            return refuse(l, "a pre-tokenizer sequence without pretokenizers");
+        if (!read_splitter_list(l, s.list_at))
+            return false;
+    } else if (ds_span_is(type, "Split")) {
+        if (!s.isolated || s.invert)
+            return refuse(l, "a split that isn't \"Isolated\", or is inverted, is not supported");
+        if (!s.pattern_at)
+            return refuse(l, "a split without a pattern");
+        l->j.p = s.pattern_at;
+        if (!read_pattern(l))
+            return false;
+    } else if (ds_span_is(type, "ByteLevel")) {
+        if (s.prefix_space)
+            return refuse(l, "ByteLevel with add_prefix_space is not supported");
+        l->have_byte_level = true;
+        if (s.use_regex) {
+            ds_err why = { 0 };
+            l->released = false;
+            l->n_splits++;
+            ds_rc rc = ds_tok_regex_add(l->regex, byte_level_pattern, sizeof byte_level_pattern - 1, &why);
+            if (rc != DS_OK)
+                return ds_pull_fail(&l->j, rc, "%s", why.msg);
+        }
+    } else {
+        return refuse(l, "pre-tokenizer type \"%s\" is not supported", show(buf, type));
+    }
+    l->j.p = back;
+    return true;
+}
+
+static bool read_pre_tokenizer(loader *l)
+{
+    l->have_splits = true;
+    return read_splitter(l, false);
+}
+
+static bool read_normalizer(loader *l)
+{
+    ds_span key;
+    bool sequence = false;
+    const char *list = NULL, *back;
+
+    if (ds_pull_null(&l->j))
+        return true;
+    if (!ds_pull_object(&l->j, false))
+        return false;
+    while (ds_pull_key(&l->j, &key)) {
+        ds_pull_peek(&l->j);
+        if (ds_span_is(key, "type")) {
+            if (!read_type(l, "Sequence", "the normalizer"))
+                return false;
+            sequence = true;
+        } else {
+            if (ds_span_is(key, "normalizers"))
+                list = l->j.p;
+            if (!ds_pull_skip(&l->j))
+                return false;
+        }
+    }
+    if (l->j.rc != DS_OK)
+        return false;
+    if (!sequence || !list)
+        return refuse(l, "the normalizer is no Sequence");
+    back = l->j.p;
+    l->j.p = list;
+    if (!ds_pull_array(&l->j) || ds_pull_item(&l->j))
+        return refuse(l, "the normalizer is not empty: text would not be encoded as it is");
+    l->j.p = back;
+    return l->j.rc == DS_OK;
+}
+
+static bool read_decoder(loader *l)
+{
+    ds_span key;
+    bool have = false;
+
+    if (ds_pull_null(&l->j))
+        return true;
+    if (!ds_pull_object(&l->j, false))
+        return false;
+    while (ds_pull_key(&l->j, &key)) {
+        if (ds_span_is(key, "type")) {
+            have = true;
+            if (!read_type(l, "ByteLevel", "the decoder"))
+                return false;
+        } else if (!ds_pull_skip(&l->j)) {
+            return false;
+        }
+    }
+    return l->j.rc == DS_OK && (have || refuse(l, "the decoder has no type"));
+}
+
+static bool read_top(loader *l)
+{
+    ds_span key, s;
+    char buf[256];
+
+    if (!ds_pull_object(&l->j, false))
+        return false;
+    while (ds_pull_key(&l->j, &key)) {
+        bool ok;
+        if (ds_span_is(key, "version"))
+            ok = ds_pull_string(&l->j, &s) && (ds_span_is(s, "1.0") || refuse(l, "version \"%s\"; only 1.0 is known", show(buf, s)));
+        else if (ds_span_is(key, "added_tokens"))
+            ok = read_added(l);
+        else if (ds_span_is(key, "normalizer"))
+            ok = read_normalizer(l);
+        else if (ds_span_is(key, "pre_tokenizer"))
+            ok = read_pre_tokenizer(l);
+        else if (ds_span_is(key, "decoder"))
+            ok = read_decoder(l);
+        else if (ds_span_is(key, "model"))
+            ok = read_model(l);
+        else
+            ok = ds_pull_skip(&l->j);
+        if (!ok)
+            return false;
+    }
+    return ds_pull_end(&l->j);
+}
+
+/* What can be said only about the file as a whole. */
+static ds_rc finish(loader *l)
+{
+    ds_tokenizer *t = l->t;
+
+    if (!l->have_model)
+        return ds_fail(l->err, DS_E_FORMAT, "no model");
+    if (!l->have_splits || !l->have_byte_level)
+        return ds_fail(l->err, DS_E_FORMAT, "no ByteLevel pre-tokenizer: the vocabulary would not be one of bytes");
+    for (uint32_t id = 0; id < t->n; id++) {
+        if (!t->entry[id].present)
+            return ds_fail(l->err, DS_E_FORMAT, "no token has id %u, but there are ids up to %u", id, t->n - 1);
+        if (t->entry[id].added && !t->entry[id].in_vocab) {
+            uint8_t key[4096];
+            bool literal;
+            size_t n = unmap(l, (ds_span){ (const char *)ds_tok_bytes(t, id), t->entry[id].len }, key, &literal);
+            uint32_t twin = ds_tok_find(t, key, n, literal);
+            if (twin != DS_TOKEN_NONE)
+                return ds_fail(l->err, DS_E_FORMAT, "added token %u stands in the vocabulary as id %u", id, twin);
+        }
+        if (t->entry[id].len > t->max_bytes)
+            t->max_bytes = t->entry[id].len;
+    }
+    for (uint32_t b = 0; b < 256; b++) {
+        uint8_t byte = (uint8_t)b;
+        t->byte_id[b] = ds_tok_find(t, &byte, 1, false);
+        if (t->byte_id[b] == DS_TOKEN_NONE)
+            return ds_fail(l->err, DS_E_FORMAT, "no token for byte 0x%02x", b);
+    }
+    if (l->released && l->n_splits == 3)
+        return DS_OK;
+    t->regex = l->regex;
+    l->regex = NULL;
+    return DS_OK;
+}
+
+ds_rc ds_tokenizer_parse(ds_tokenizer **out, const char *json, size_t n, ds_err *err)
+{
+    loader *l = calloc(1, sizeof *l);
+    ds_tokenizer *t = calloc(1, sizeof *t);
+    ds_rc rc = DS_OK;
+
+    *out = NULL;
+    if (!l || !t) {
+        free(l);
+        free(t);
+        return ds_fail(err, DS_E_NOMEM, "out of memory");
+    }
+    l->t = t;
+    l->err = err;
+    l->released = true;
+    l->cap_merges = 1024;
+    ds_tok_alphabet(l->of_byte, l->of_char);
+    if (n > DS_TOKENIZER_FILE_MAX) {
+        rc = ds_fail(err, DS_E_FORMAT, "%zu bytes; the limit is %u", n, DS_TOKENIZER_FILE_MAX);
+        goto done;
+    }
+    if (getrandom(&t->seed, sizeof t->seed, GRND_NONBLOCK) != sizeof t->seed)
+        t->seed = (uintptr_t)t; /* early at boot: unknown to whoever wrote the file, if not random */
+    t->pair_shift = 64 - 11;
+    t->pair = malloc(sizeof *t->pair << 11);
+    t->merge_id = malloc(l->cap_merges * sizeof *t->merge_id);
+    t->byte_rank = malloc(65536 * sizeof *t->byte_rank);
+    if (!t->pair || !t->merge_id || !t->byte_rank) {
+        rc = ds_fail(err, DS_E_NOMEM, "out of memory");
+        goto done;
+    }
+    memset(t->pair, 0xff, sizeof *t->pair << 11);
+    for (size_t i = 0; i < 65536; i++)
+        t->byte_rank[i] = DS_TOK_NO_RANK;
+    rc = ds_tok_regex_create(&l->regex, err);
+    if (rc == DS_OK)
+        rc = ds_uc_table_fill(&t->uc, err);
+    if (rc != DS_OK)
+        goto done;
+    if (!ds_pull_init(&l->j, json, n, err) || !read_top(l))
+        rc = l->j.rc;
+    else
+        rc = finish(l);
+done:
+    ds_pull_fini(&l->j);
+    ds_tok_regex_destroy(l->regex);
+    if (rc == DS_OK)
+        *out = t;
+    else
+        ds_tokenizer_destroy(t);
+    free(l);
+    return rc;
+}
