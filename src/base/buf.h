@@ -11,7 +11,7 @@
 #include <stddef.h>
 
 typedef struct {
-    char *p;        /* NULL while empty and never grown */
+    char *p;         /* NULL while empty and never grown */
     size_t len, cap; /* bytes */
     bool oom;
 } ds_buf;
@@ -22,8 +22,8 @@ bool ds_buf_puts(ds_buf *b, const char *s);
 bool ds_buf_putc(ds_buf *b, char c);
 bool ds_buf_printf(ds_buf *b, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 bool ds_buf_vprintf(ds_buf *b, const char *fmt, va_list ap) __attribute__((format(printf, 2, 0)));
-void ds_buf_clear(ds_buf *b);  /* empty, keeps the memory, clears oom */
-void ds_buf_free(ds_buf *b);   /* back to zero-initialised */
+void ds_buf_clear(ds_buf *b);            /* empty, keeps the memory, clears oom */
+void ds_buf_free(ds_buf *b);             /* back to zero-initialised */
 const char *ds_buf_str(const ds_buf *b); /* never NULL; valid until the next append */
 
 #endif

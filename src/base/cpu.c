@@ -106,7 +106,8 @@ static void apply_cgroup1(uint32_t *count)
 {
     char quota[32], period[32], text[72];
 
-    if (!read_text("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", quota, sizeof quota) || !read_text("/sys/fs/cgroup/cpu/cpu.cfs_period_us", period, sizeof period))
+    if (!read_text("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", quota, sizeof quota) ||
+        !read_text("/sys/fs/cgroup/cpu/cpu.cfs_period_us", period, sizeof period))
         return;
     snprintf(text, sizeof text, "%s %s", quota, period);
     lower(count, ds_cpu_quota(text));

@@ -23,7 +23,7 @@ enum {
     FIRST_CHUNK = 128, /* nodes */
     PAIRWISE_MAX = 8,  /* members; up to here comparing all pairs is cheaper than a table */
     HUGE_PAGE = 2 << 20,
-    SLACK = 16,        /* bytes behind the texts: strings are copied 8 bytes at a time */
+    SLACK = 16, /* bytes behind the texts: strings are copied 8 bytes at a time */
 };
 
 typedef struct chunk chunk;

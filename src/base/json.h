@@ -30,11 +30,11 @@ typedef enum {
 typedef struct ds_json ds_json;
 struct ds_json {
     ds_json_type type;
-    uint32_t n;          /* array, object: number of children */
-    uint32_t key_len;    /* member of an object: bytes of key */
-    uint32_t text_len;   /* string, number: bytes of text */
-    const char *key;     /* decoded, NUL-terminated (NULs inside count in key_len); NULL outside objects */
-    const char *text;    /* string: decoded UTF-8, NUL-terminated; number: as written, NUL-terminated; else NULL */
+    uint32_t n;           /* array, object: number of children */
+    uint32_t key_len;     /* member of an object: bytes of key */
+    uint32_t text_len;    /* string, number: bytes of text */
+    const char *key;      /* decoded, NUL-terminated (NULs inside count in key_len); NULL outside objects */
+    const char *text;     /* string: decoded UTF-8, NUL-terminated; number: as written, NUL-terminated; else NULL */
     const ds_json *child; /* first child, in the order of the input */
     const ds_json *next;  /* next sibling */
 };
@@ -42,9 +42,9 @@ struct ds_json {
 enum { DS_JSON_MAX_DEPTH = 1024 }; /* what the writer's recursion is good for */
 
 typedef struct {
-    uint32_t max_depth;       /* 0 = 128, at most DS_JSON_MAX_DEPTH; a scalar at the top has depth 0 */
-    uint32_t max_values;      /* 0 = no bound; every scalar, array and object counts */
-    bool refuse_duplicates;   /* false: a key that stands twice keeps its first place and its last value */
+    uint32_t max_depth;     /* 0 = 128, at most DS_JSON_MAX_DEPTH; a scalar at the top has depth 0 */
+    uint32_t max_values;    /* 0 = no bound; every scalar, array and object counts */
+    bool refuse_duplicates; /* false: a key that stands twice keeps its first place and its last value */
 } ds_json_opts;
 
 typedef struct ds_json_doc ds_json_doc; /* owns every node and text */
@@ -60,20 +60,20 @@ const ds_json *ds_json_root(const ds_json_doc *doc);
 const ds_json *ds_json_get(const ds_json *obj, const char *key);
 /* Element i of an array; NULL when there is none. O(i): walk child/next in loops. */
 const ds_json *ds_json_at(const ds_json *arr, size_t i);
-bool ds_json_is(const ds_json *v, ds_json_type type);          /* false for NULL */
-bool ds_json_str_eq(const ds_json *v, const char *s);          /* a string equal to s */
+bool ds_json_is(const ds_json *v, ds_json_type type); /* false for NULL */
+bool ds_json_str_eq(const ds_json *v, const char *s); /* a string equal to s */
 /* A number written as an integer (no fraction, no exponent; "-0" is 0) within the range; false otherwise, *out unchanged. */
 bool ds_json_i64(const ds_json *v, int64_t *out);
 bool ds_json_u64(const ds_json *v, uint64_t *out);
-bool ds_json_f64(const ds_json *v, double *out);               /* any number; false if it overflows to infinity */
-const char *ds_json_type_name(const ds_json *v);               /* "null", "boolean", "number", "string", "array", "object"; "nothing" for NULL */
+bool ds_json_f64(const ds_json *v, double *out); /* any number; false if it overflows to infinity */
+const char *ds_json_type_name(const ds_json *v); /* "null", "boolean", "number", "string", "array", "object"; "nothing" for NULL */
 
 /* How text is written. */
 typedef enum {
     DS_JSON_COMPACT, /* {"a":1,"b":[2]}   numbers as written, non-ASCII kept */
-    DS_JSON_PYTHON,  /* {"a": 1, "b": [2]} as Python's json.dumps(ensure_ascii=False): integers keep their digits ("-0" is "0"), floats in Python's repr (recipe 2.5);
+    DS_JSON_PYTHON, /* {"a": 1, "b": [2]} as Python's json.dumps(ensure_ascii=False): integers keep their digits ("-0" is "0"), floats in Python's repr (recipe 2.5);
                         a number beyond double's range stays as written, for Python's "Infinity" is no JSON */
-    DS_JSON_SSE,     /* compact, with U+2028, U+2029, U+0085 escaped (recipe 4.1) */
+    DS_JSON_SSE,    /* compact, with U+2028, U+2029, U+0085 escaped (recipe 4.1) */
 } ds_json_style;
 
 void ds_json_write(ds_buf *b, const ds_json *v, ds_json_style style);

@@ -20,7 +20,7 @@ void *ds_calloc_aligned(size_t n, size_t size);
 typedef struct {
     unsigned char *base;
     size_t cap, used, peak; /* bytes */
-} ds_arena; /* owner: one thread */
+} ds_arena;                 /* owner: one thread */
 
 ds_rc ds_arena_init(ds_arena *a, size_t cap_bytes, ds_err *err);
 void ds_arena_fini(ds_arena *a);

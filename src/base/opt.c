@@ -10,10 +10,10 @@
 #include "base/buf.h"
 
 enum {
-    WORD_MAX = 64,       /* longer words get no suggestion */
-    HELP_COLUMN = 30,    /* where the help text begins, at most */
-    HELP_WIDTH = 100,    /* columns of the page */
-    CHOICES_MAX = 160,   /* bytes of a printed list of choices */
+    WORD_MAX = 64,     /* longer words get no suggestion */
+    HELP_COLUMN = 30,  /* where the help text begins, at most */
+    HELP_WIDTH = 100,  /* columns of the page */
+    CHOICES_MAX = 160, /* bytes of a printed list of choices */
 };
 
 /* A decimal number at the start of s in the C locale; *end behind it. No hexadecimal, no "inf", no spaces. */
@@ -135,8 +135,8 @@ static const char *range_text(const ds_opt *o, char *buf, size_t cap)
     if (has_min && has_max && !o->open_min && !o->open_max)
         snprintf(buf, cap, "%s..%s", lo, hi);
     else
-        snprintf(buf, cap, "%s%s%s%s%s", has_min ? (o->open_min ? "above " : "at least ") : "", has_min ? lo : "", has_min && has_max ? ", " : "",
-                 has_max ? (o->open_max ? "below " : "at most ") : "", has_max ? hi : "");
+        snprintf(buf, cap, "%s%s%s%s%s", has_min ? (o->open_min ? "above " : "at least ") : "", has_min ? lo : "",
+                 has_min && has_max ? ", " : "", has_max ? (o->open_max ? "below " : "at most ") : "", has_max ? hi : "");
     return buf;
 }
 
@@ -383,8 +383,8 @@ static ds_rc parse_long(const ds_opt_cmd *cmd, void *dst, int argc, char **argv,
     return set_value(o, dst, value, err);
 }
 
-ds_rc ds_opt_parse(const ds_opt_cmd *cmd, void *dst, int argc, char **argv, const char **pos, size_t max_pos, size_t *n_pos, bool *given, bool *help,
-                   ds_err *err)
+ds_rc ds_opt_parse(const ds_opt_cmd *cmd, void *dst, int argc, char **argv, const char **pos, size_t max_pos, size_t *n_pos, bool *given,
+                   bool *help, ds_err *err)
 {
     bool seen[256] = { false }, words_only = false;
     size_t n_opts = 0;

@@ -32,31 +32,31 @@ typedef struct {
 } ds_opt_list;
 
 typedef struct {
-    const char *name;     /* without dashes; NULL ends the table */
+    const char *name; /* without dashes; NULL ends the table */
     ds_opt_type type;
-    size_t offset;        /* into the options struct */
-    const char *def;      /* default as a user would write it; NULL: none (pointer NULL, number 0, flag false) */
-    const char *arg;      /* placeholder and unit for --help: "N", "DIR", "SECONDS"; NULL for a flag */
-    const char *help;     /* one line */
-    double min, max;      /* INT, REAL, BYTES, MS (milliseconds); both 0 = no bound; INFINITY = none on that side */
-    const char *choices;  /* ENUM */
+    size_t offset;       /* into the options struct */
+    const char *def;     /* default as a user would write it; NULL: none (pointer NULL, number 0, flag false) */
+    const char *arg;     /* placeholder and unit for --help: "N", "DIR", "SECONDS"; NULL for a flag */
+    const char *help;    /* one line */
+    double min, max;     /* INT, REAL, BYTES, MS (milliseconds); both 0 = no bound; INFINITY = none on that side */
+    const char *choices; /* ENUM */
     bool required;
     bool open_min, open_max; /* REAL: the bound itself is not allowed */
 } ds_opt;
 
 typedef struct {
-    const char *command;  /* "deepserve tokenize" */
-    const char *summary;  /* what it does, one or two lines */
-    const char *usage;    /* after the command name: "--tokenizer F.json < text" */
-    const char *example;  /* one real command line, may be NULL */
+    const char *command; /* "deepserve tokenize" */
+    const char *summary; /* what it does, one or two lines */
+    const char *usage;   /* after the command name: "--tokenizer F.json < text" */
+    const char *example; /* one real command line, may be NULL */
     const ds_opt *opts;
 } ds_opt_cmd;
 
 /* Fills defaults, then parses. *n_pos positional words are left in pos (borrowed; capacity max_pos; more is an error).
  * DS_E_ARG: the command line alone is wrong (exit 2). On --help it stops at once and sets *help: the caller prints the page. `given` (may be NULL) receives
  * one bool for each table entry: set by the user. */
-ds_rc ds_opt_parse(const ds_opt_cmd *cmd, void *dst, int argc, char **argv, const char **pos, size_t max_pos, size_t *n_pos, bool *given, bool *help,
-                   ds_err *err);
+ds_rc ds_opt_parse(const ds_opt_cmd *cmd, void *dst, int argc, char **argv, const char **pos, size_t max_pos, size_t *n_pos, bool *given,
+                   bool *help, ds_err *err);
 void ds_opt_print_help(const ds_opt_cmd *cmd, FILE *f);
 /* The edit-distance-nearest word of a NULL-terminated list, or NULL if none is near. */
 const char *ds_opt_nearest(const char *word, const char *const *words);

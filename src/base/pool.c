@@ -48,7 +48,7 @@ struct ds_pool {
     bool stop;
     /* [atomic] see the top of this file; each on a cache line of its own, for members spin on one while others write to the next */
     _Alignas(64) atomic_uint epoch;
-    atomic_uint sleepers; /* members in, or on their way into, the kernel */
+    atomic_uint sleepers;          /* members in, or on their way into, the kernel */
     _Alignas(64) atomic_uint left; /* members that haven't finished the job */
     atomic_uint owner_sleeps;
 };

@@ -16,20 +16,20 @@
 #include "base/err.h"
 
 /* The call succeeds, or the test fails with the error's message. Needs a ds_err named err. */
-#define assert_ok(call)                                                     \
-    do {                                                                    \
-        if ((call) != DS_OK)                                                \
-            fail_msg("%s: %s", #call, err.msg);                             \
+#define assert_ok(call)                         \
+    do {                                        \
+        if ((call) != DS_OK)                    \
+            fail_msg("%s: %s", #call, err.msg); \
     } while (0)
 
 /* The call fails with `rc_` and a message that contains `part`. Needs a ds_err named err. */
-#define assert_refused(call, rc_, part)                                     \
-    do {                                                                    \
-        ds_rc got_ = (call);                                                \
-        if (got_ != (rc_))                                                  \
-            fail_msg("%s: returned %d, expected %d", #call, got_, (rc_));   \
-        if (!strstr(err.msg, (part)))                                       \
-            fail_msg("message '%s' lacks '%s'", err.msg, (part));           \
+#define assert_refused(call, rc_, part)                                   \
+    do {                                                                  \
+        ds_rc got_ = (call);                                              \
+        if (got_ != (rc_))                                                \
+            fail_msg("%s: returned %d, expected %d", #call, got_, (rc_)); \
+        if (!strstr(err.msg, (part)))                                     \
+            fail_msg("message '%s' lacks '%s'", err.msg, (part));         \
     } while (0)
 
 /* Every |a - b| <= rel * max(|a|, |b|) + abs; names the worst element. */

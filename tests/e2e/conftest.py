@@ -1,0 +1,31 @@
+"""Shared by the end-to-end tests: they run the built program as a user would. DEEPSERVE names it (tests/run.py sets it)."""
+import os
+import pathlib
+import subprocess
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="session")
+def root():
+    return ROOT
+
+
+@pytest.fixture(scope="session")
+def program():
+    path = pathlib.Path(os.environ.get("DEEPSERVE", ROOT / "build" / "deepserve"))
+    if not path.exists():
+        pytest.fail(f"{path} isn't built")
+    return str(path)
+
+
+@pytest.fixture(scope="session")
+def deepserve(program):
+    """deepserve("tokenize", "--help", stdin=b"…") -> CompletedProcess with bytes in stdout and stderr."""
+
+    def run(*args, stdin=b"", timeout=60, **more):
+        return subprocess.run([program, *map(str, args)], input=stdin, capture_output=True, timeout=timeout, **more)
+
+    return run

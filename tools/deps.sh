@@ -1,0 +1,51 @@
+#!/bin/sh
+# Installs the Debian packages that building, testing and formatting need. Says what it does, asks nothing, and does nothing when everything is
+# there. Works as root and with sudo.
+#
+#   tools/deps.sh          build and tests
+#   tools/deps.sh fuzz     also clang with libFuzzer
+set -eu
+
+packages="
+build-essential meson ninja-build pkg-config
+libcmocka-dev libssl-dev libpcre2-dev libutf8proc-dev libcurl4-openssl-dev libsqlite3-dev
+libjpeg62-turbo-dev libpng-dev libwebp-dev libgif-dev
+python3 python3-pytest python3-numpy python3-venv
+clang-format
+"
+for group in "$@"; do
+    case $group in
+    fuzz) packages="$packages clang libclang-rt-dev" ;;
+    *)
+        echo "deps: unknown group '$group'" >&2
+        exit 2
+        ;;
+    esac
+done
+
+if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
+    echo "deps: this is no Debian system. Install what these packages hold, by your system's means:" >&2
+    echo $packages >&2
+    exit 1
+fi
+
+missing=
+for p in $packages; do
+    [ "$(dpkg-query -W -f='${db:Status-Status}' "$p" 2>/dev/null)" = installed ] || missing="$missing $p"
+done
+if [ -z "$missing" ]; then
+    echo "deps: everything is installed"
+    exit 0
+fi
+
+as_root=
+if [ "$(id -u)" -ne 0 ]; then
+    if ! command -v sudo >/dev/null; then
+        echo "deps: missing, and neither root nor sudo:$missing" >&2
+        exit 1
+    fi
+    as_root=sudo
+fi
+echo "deps: installing$missing"
+$as_root apt-get update -q
+$as_root env DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends $missing
