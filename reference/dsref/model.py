@@ -284,6 +284,7 @@ class Model:
         masked = score.detach().masked_fill(~allowed, -math.inf)
         if l == c.candidate_source_layer_id:
             step["pool"] = self.pool(masked, visible)
+            self.note("pool", step["pool"])
         k = min(c.index_topk, E)
         got = top_k(masked, k)
         ok = masked.gather(1, got) > -math.inf
