@@ -619,8 +619,8 @@ static ds_rc read_root(const ctx *x, const ds_json *root)
 ds_rc ds_config_parse(ds_config *out, const char *text, size_t n, const char *name, ds_err *err)
 {
     static const ds_json_opts opts = { .max_depth = 64, .refuse_duplicates = true };
-    char file[256];
-    ctx x = { .file = ds_quote(file, sizeof file, name, strlen(name)), .c = out, .err = err };
+    char file[112];
+    ctx x = { .file = ds_file_label(file, sizeof file, name), .c = out, .err = err };
     ds_json_doc *doc;
     const ds_json *root, *tc;
     ds_rc rc;

@@ -19,4 +19,7 @@ ds_rc ds_file_pread(int fd, void *dst, size_t n, uint64_t offset, const char *pa
 /* All n bytes, whatever the OS takes at a time. */
 ds_rc ds_file_write(int fd, const void *src, size_t n, const char *path, ds_err *err);
 
+/* What messages call a file: its path, or from 90 bytes on its last part, on one printable line. Returns buf. */
+const char *ds_file_label(char *buf, size_t cap, const char *path);
+
 #endif
