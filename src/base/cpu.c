@@ -12,37 +12,45 @@
 
 enum { CPUS_MAX = 1 << 16, PATH_BYTES = 1024 };
 
-ds_rc ds_cpus_allowed(uint32_t **cpus, uint32_t *n, ds_err *err)
+/* *set: the affinity mask, of *bytes; CPU_FREE() it. */
+static ds_rc read_mask(cpu_set_t **set, size_t *bytes, ds_err *err)
 {
-    *cpus = NULL;
-    *n = 0;
     for (size_t most = 1024; most <= CPUS_MAX; most *= 2) { /* the kernel refuses a mask that is shorter than its own */
-        size_t bytes = CPU_ALLOC_SIZE(most);
-        cpu_set_t *set = CPU_ALLOC(most);
-        uint32_t *list;
+        int e;
 
-        if (!set)
+        *bytes = CPU_ALLOC_SIZE(most);
+        *set = CPU_ALLOC(most);
+        if (!*set)
             return ds_fail(err, DS_E_NOMEM, "CPU mask: out of memory");
-        CPU_ZERO_S(bytes, set);
-        if (sched_getaffinity(0, bytes, set) == -1) {
-            int e = errno;
-            CPU_FREE(set);
-            if (e == EINVAL)
-                continue;
+        CPU_ZERO_S(*bytes, *set);
+        if (sched_getaffinity(0, *bytes, *set) == 0)
+            return DS_OK;
+        e = errno;
+        CPU_FREE(*set);
+        if (e != EINVAL)
             return ds_fail(err, DS_E_IO, "CPU mask: %s", strerror(e));
-        }
-        list = calloc((size_t)CPU_COUNT_S(bytes, set) + 1, sizeof *list);
-        if (list)
-            for (size_t i = 0; i < most; i++)
-                if (CPU_ISSET_S(i, bytes, set))
-                    list[(*n)++] = (uint32_t)i;
-        CPU_FREE(set);
-        if (!list)
-            return ds_fail(err, DS_E_NOMEM, "CPU mask: out of memory");
-        *cpus = list;
-        return DS_OK;
     }
     return ds_fail(err, DS_E_IO, "CPU mask: more than %d CPUs", CPUS_MAX);
+}
+
+ds_rc ds_cpus_allowed(uint32_t **cpus, uint32_t *n, ds_err *err)
+{
+    cpu_set_t *set;
+    size_t bytes;
+    ds_rc rc;
+
+    *n = 0;
+    *cpus = NULL;
+    rc = read_mask(&set, &bytes, err);
+    if (rc != DS_OK)
+        return rc;
+    *cpus = calloc((size_t)CPU_COUNT_S(bytes, set) + 1, sizeof **cpus);
+    if (*cpus)
+        for (size_t i = 0; i < bytes * 8; i++)
+            if (CPU_ISSET_S(i, bytes, set))
+                (*cpus)[(*n)++] = (uint32_t)i;
+    CPU_FREE(set);
+    return *cpus ? DS_OK : ds_fail(err, DS_E_NOMEM, "CPU mask: out of memory");
 }
 
 uint32_t ds_cpu_quota(const char *text)
@@ -115,11 +123,14 @@ static void apply_cgroup1(uint32_t *count)
 
 uint32_t ds_cpu_count(void)
 {
-    uint32_t *cpus, count = 1;
+    uint32_t count;
+    cpu_set_t *set;
+    size_t bytes;
 
-    if (ds_cpus_allowed(&cpus, &count, NULL) != DS_OK)
+    if (read_mask(&set, &bytes, NULL) != DS_OK)
         return 1;
-    free(cpus);
+    count = (uint32_t)CPU_COUNT_S(bytes, set);
+    CPU_FREE(set);
     if (count == 0)
         count = 1;
     apply_cgroup2(&count);
