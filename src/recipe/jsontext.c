@@ -1,6 +1,7 @@
 /* Checks JSON text in place: what the parser needs to decide whether a parameter's value may be passed on as it is. */
 #include <string.h>
 
+#include "base/utf8.h"
 #include "recipe/parser.h"
 
 typedef struct {
@@ -258,30 +259,6 @@ bool ds_json_text_object(const char *s, size_t n, unsigned max_depth, bool (*key
     return document(&j, true);
 }
 
-static size_t put_utf8(char *out, unsigned u)
-{
-    if (u < 0x80) {
-        out[0] = (char)u;
-        return 1;
-    }
-    if (u < 0x800) {
-        out[0] = (char)(0xc0 | u >> 6);
-        out[1] = (char)(0x80 | (u & 63));
-        return 2;
-    }
-    if (u < 0x10000) {
-        out[0] = (char)(0xe0 | u >> 12);
-        out[1] = (char)(0x80 | (u >> 6 & 63));
-        out[2] = (char)(0x80 | (u & 63));
-        return 3;
-    }
-    out[0] = (char)(0xf0 | u >> 18);
-    out[1] = (char)(0x80 | (u >> 12 & 63));
-    out[2] = (char)(0x80 | (u >> 6 & 63));
-    out[3] = (char)(0x80 | (u & 63));
-    return 4;
-}
-
 size_t ds_json_text_unescape(char *out, const char *s, size_t n)
 {
     size_t o = 0;
@@ -303,7 +280,7 @@ size_t ds_json_text_unescape(char *out, const char *s, size_t n)
                 u = 0x10000 + ((u - 0xd800) << 10) + ((unsigned)hex4((const unsigned char *)s + i + 3) - 0xdc00);
                 i += 6;
             }
-            o += put_utf8(out + o, u);
+            o += ds_utf8_encode(out + o, u);
         } else {
             out[o++] = s[i];
         }

@@ -5,10 +5,11 @@
  * One function, parser_scan(), walks all text: it jumps to the next byte that could matter, follows markers and stop sequences from there,
  * and passes on everything but the suffix that could still become one. */
 #include <assert.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/mem.h"
+#include "base/utf8.h"
 #include "recipe/parser_internal.h"
 
 #define BIT(m) (1u << (m))
@@ -16,17 +17,14 @@
 
 /* ---- creation ---- */
 
-static void add_literal(ds_parser *p, marker cls, const char *a, const char *b, const char *c)
+static void add_literal(ds_parser *p, marker cls, const char *open, const char *dsml, const char *space, const char *name)
 {
     literal *l = &p->lits[p->n_lits++];
-    size_t na = strlen(a), nb = strlen(b), nc = strlen(c);
+    int n = snprintf(l->s, sizeof l->s, "%s%s%s%s", open, dsml, space, name);
 
-    assert(p->n_lits <= MAX_LITERALS && na + nb + nc < sizeof l->s);
+    assert(p->n_lits <= MAX_LITERALS && (size_t)n < sizeof l->s);
     l->cls = (uint8_t)cls;
-    l->n = (uint8_t)(na + nb + nc);
-    memcpy(l->s, a, na);
-    memcpy(l->s + na, b, nb);
-    memcpy(l->s + na + nb, c, nc);
+    l->n = (uint8_t)n;
 }
 
 static void make_literals(ds_parser *p)
@@ -45,18 +43,13 @@ static void make_literals(ds_parser *p)
         { M_PARAM, false, "parameter" },    { M_PARAM_NAME, false, "parameter name=\"" }, { M_PARAM_CLOSE, true, "parameter>" },
     };
 
-    add_literal(p, M_THINK_OPEN, "<think>", "", "");
-    add_literal(p, M_THINK_CLOSE, "</think>", "", "");
-    add_literal(p, M_EOS, EOS_TEXT, "", "");
+    add_literal(p, M_THINK_OPEN, "<", "", "", "think>");
+    add_literal(p, M_THINK_CLOSE, "</", "", "", "think>");
+    add_literal(p, M_EOS, EOS_TEXT, "", "", "");
     for (size_t v = 0; v < (p->o.normalize_lookalikes ? 5 : 1); v++)
         for (size_t t = 0; t < sizeof tags / sizeof tags[0]; t++)
-            for (int space = 0; space < 2; space++) {
-                char open[24];
-                size_t n = strlen(dsml[v]);
-                memcpy(open, tags[t].close ? "</" : "<", 3);
-                memcpy(open + strlen(open), dsml[v], n + 1);
-                add_literal(p, tags[t].cls, open, space ? " " : "", tags[t].name);
-            }
+            for (int space = 0; space < 2; space++)
+                add_literal(p, tags[t].cls, tags[t].close ? "</" : "<", dsml[v], space ? " " : "", tags[t].name);
 }
 
 static void make_set(ds_parser *p, state s, unsigned classes)
@@ -85,7 +78,7 @@ static void make_sets(ds_parser *p)
     make_set(p, S_JSON, BIT(M_EOS));
     make_set(p, S_JSON_AFTER, block);
     make_set(p, S_BLOCK, BIT(M_INVOKE) | BIT(M_BLOCK_CLOSE));
-    make_set(p, S_BODY, BIT(M_PARAM) | BIT(M_PARAM_CLOSE) | BIT(M_INVOKE) | BIT(M_INVOKE_CLOSE) | BIT(M_BLOCK_CLOSE));
+    make_set(p, S_BODY, BIT(M_PARAM) | BIT(M_INVOKE) | BIT(M_INVOKE_CLOSE) | BIT(M_BLOCK_CLOSE));
     make_set(p, S_VALUE, BIT(M_PARAM_CLOSE) | BIT(M_INVOKE_CLOSE) | BIT(M_BLOCK_CLOSE) | BIT(M_PARAM_NAME) | BIT(M_EOS));
     make_set(p, S_BAD, BIT(M_INVOKE_CLOSE) | BIT(M_BLOCK_CLOSE) | BIT(M_INVOKE_NAME) | BIT(M_EOS));
     make_set(p, S_ORPHAN, BIT(M_INVOKE_CLOSE) | BIT(M_EOS));
@@ -246,9 +239,8 @@ typedef struct {
 
 static held held_now(const ds_parser *p)
 {
-    held h = { p->nl, p->cl, p->cand, p->k, p->kstop, p->nl + p->cl };
-    if (h.k > h.n)
-        h.n = h.k;
+    held h = { p->nl, p->cl, p->cand, p->k, p->kstop, 0 };
+    h.n = (h.k > h.nl ? h.k : h.nl) + h.cl;
     return h;
 }
 
@@ -257,18 +249,22 @@ static void out_held(ds_parser *p, const held *h, size_t m, uint64_t pos)
 {
     static const char newlines[] = "\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n";
 
-    if (h->k > h->nl + h->cl) {
-        out(p, (const char *)h->kstop->s, m, pos);
-        return;
+    size_t before = h->n - h->cl, left = m < before ? m : before;
+
+    m -= left;
+    if (h->k > h->nl) {
+        out(p, (const char *)h->kstop->s, left, pos);
+        pos += left;
+        left = 0;
     }
-    for (size_t left = m < h->nl ? m : h->nl; left > 0;) {
+    while (left > 0) {
         size_t n = left < sizeof newlines - 1 ? left : sizeof newlines - 1;
         out(p, newlines, n, pos);
         pos += n;
         left -= n;
     }
-    if (m > h->nl)
-        out(p, h->cand->s, m - h->nl, pos);
+    if (m)
+        out(p, h->cand->s, m, pos);
 }
 
 static void drop_held(ds_parser *p)
@@ -284,10 +280,9 @@ void parser_flush_held(ds_parser *p, uint64_t end)
 {
     held h = held_now(p);
 
-    if (h.cl && h.cand->cls == M_EOS && h.cl == h.cand->n && h.n == h.nl + h.cl) /* only finish() meets a complete one */
-        out_held(p, &h, h.nl, end - h.n);
-    else
-        out_held(p, &h, h.n, end - h.n);
+    bool eos = h.cl && h.cand->cls == M_EOS && h.cl == h.cand->n; /* only finish() meets a complete one */
+
+    out_held(p, &h, h.n - (eos ? h.cl : 0), end - h.n);
     drop_held(p);
 }
 
@@ -331,8 +326,8 @@ static bool begin_marker(ds_parser *p, const marker_set *set)
     return true;
 }
 
-/* Index of the stop sequence that this byte completes, -1 for none. */
-static int step_stops(ds_parser *p, uint8_t ch)
+/* One visible byte; true if it completes a stop sequence (stats.stop, kstop). */
+static bool step_stops(ds_parser *p, uint8_t ch)
 {
     p->k = 0;
     for (unsigned i = 0; i < p->n_stops; i++) {
@@ -342,14 +337,17 @@ static int step_stops(ds_parser *p, uint8_t ch)
         while (st->k && st->s[st->k] != ch)
             st->k = st->fail[st->k - 1];
         st->k += st->s[st->k] == ch;
-        if (st->k == st->n)
-            return (int)i;
+        if (st->k == st->n) {
+            p->stats.stop = (int)i;
+            p->kstop = st;
+            return true;
+        }
         if (st->k > p->k) {
             p->k = st->k;
             p->kstop = st;
         }
     }
-    return -1;
+    return false;
 }
 
 static size_t to_special(const ds_parser *p, const uint8_t *s, size_t n, bool stops)
@@ -406,16 +404,8 @@ size_t parser_scan(ds_parser *p, const marker_set *set, const uint8_t *s, size_t
                 break;
         }
         uint8_t ch = s[i++];
-        if (stops && p->n_stops) {
-            int at = step_stops(p, ch);
-            if (at >= 0) {
-                *hit = M_STOP;
-                p->stats.stop = at;
-                keep = p->stops[at].n;
-                goto found;
-            }
-        }
         if (p->cl) {
+            unsigned cl = p->cl;
             marker m = step_marker(p, set, ch);
             if (m != M_NONE) {
                 *hit = m;
@@ -424,13 +414,24 @@ size_t parser_scan(ds_parser *p, const marker_set *set, const uint8_t *s, size_t
             }
             if (p->cl)
                 continue;
-            p->nl = 0;
+            p->nl = 0; /* it was text: now it counts for stop sequences */
             p->lead = false;
+            for (unsigned t = 0; stops && t < cl; t++)
+                if (step_stops(p, (uint8_t)p->cand->s[t])) {
+                    *hit = M_STOP;
+                    keep = p->kstop->n + (cl - t - 1) + 1;
+                    goto found;
+                }
         }
         if (ch == '<' && begin_marker(p, set))
             continue;
         p->lead = false;
         p->nl = ch == '\n' ? min_size(p->nl + 1, nl_max) : 0;
+        if (stops && step_stops(p, ch)) {
+            *hit = M_STOP;
+            keep = p->kstop->n;
+            goto found;
+        }
     }
     keep = held_now(p).n;
 found:;
@@ -786,31 +787,14 @@ void parser_feed(ds_parser *p, const uint8_t *s, size_t n)
 /* One character: its length, 0 when s[0..n) is the beginning of one, or minus the bytes that can never become one. */
 static int utf8_char(const uint8_t *s, size_t n)
 {
-    uint8_t c = s[0], lo = 0x80, hi = 0xbf;
-    int len;
+    uint32_t cp;
+    bool cut;
+    size_t len = ds_utf8_decode((const char *)s, n, &cp);
 
-    if (c < 0x80)
-        return 1;
-    if (c < 0xc2 || c > 0xf4)
-        return -1;
-    len = c < 0xe0 ? 2 : c < 0xf0 ? 3 : 4;
-    if (c == 0xe0)
-        lo = 0xa0;
-    else if (c == 0xed)
-        hi = 0x9f;
-    else if (c == 0xf0)
-        lo = 0x90;
-    else if (c == 0xf4)
-        hi = 0x8f;
-    for (int i = 1; i < len; i++) {
-        if ((size_t)i >= n)
-            return 0;
-        if (s[i] < lo || s[i] > hi)
-            return -i;
-        lo = 0x80;
-        hi = 0xbf;
-    }
-    return len;
+    if (len)
+        return (int)len;
+    len = ds_utf8_bad((const char *)s, n, &cut);
+    return cut ? 0 : -(int)len;
 }
 
 /* Bytes of whole valid characters at the start of s. */
@@ -952,24 +936,20 @@ ds_finish ds_parser_finish(ds_parser *p, ds_backend_end end)
     }
     if (p->state == S_TAG && !p->tag_param && !p->announced)
         parser_bad_call(p);
-    switch (p->state) {
-    case S_REASON:
-    case S_CONTENT:
-    case S_JSON:
-    case S_BAD:
-    case S_VALUE:
-        parser_flush_held(p, p->pos);
-        break;
-    case S_ORPHAN:
+    if (p->state == S_ORPHAN) {
         if (p->ocap - p->on >= p->cl)
             parser_flush_held(p, p->pos);
         orphan_is_text(p, false);
-        if (p->state == S_CONTENT)
-            parser_flush_held(p, p->pos);
-        break;
-    default:
-        break;
     }
+    if (p->state == S_CONTENT || p->state == S_JSON || p->state == S_BAD) {
+        unsigned cl = p->cl;
+        if (cl && cl < p->cand->n) { /* half a marker is text, and may complete a stop sequence */
+            p->cl = 0;
+            parser_content_raw(p, p->cand->s, cl, p->pos - cl);
+        }
+    }
+    if (p->state != S_END)
+        parser_flush_held(p, p->pos);
     if (p->open)
         parser_call_end(p, false);
     p->state = S_END;

@@ -117,7 +117,6 @@ static void emit_key(ds_parser *p)
     args_escaped(p, p->key, p->key_n);
     args(p, "\": ", 3);
     p->emitted++;
-    p->key_emitted = true;
 }
 
 static void emit_raw(ds_parser *p)
@@ -182,6 +181,16 @@ void parser_bad_call(ds_parser *p)
 
 /* ---- tags ---- */
 
+static void param_begin(ds_parser *p)
+{
+    if (p->wrap_pending)
+        release_wrapper(p);
+    p->params++;
+    p->vn = p->key_n = 0;
+    p->key_long = p->skip = p->wrap = false;
+    p->ptype = -1;
+}
+
 void parser_tag_open(ds_parser *p, marker m, uint64_t end)
 {
     p->tag_from = p->state;
@@ -194,14 +203,15 @@ void parser_tag_open(ds_parser *p, marker m, uint64_t end)
     p->hdr_pos = end - p->cand->n;
     memcpy(p->hdr, p->cand->s, p->cand->n);
     p->hdr_n = p->cand->n;
-    p->name_n = p->name_end = p->key_n = 0;
-    p->name_over = p->key_long = p->skip = p->wrap = p->key_emitted = false;
-    p->ptype = -1;
+    if (!p->tag_param) {
+        p->name_n = p->name_end = 0;
+        p->name_over = false;
+    }
     if (!p->tag_first) { /* the marker ended with name=" */
         p->astate = A_QUOTED;
         p->attr = ATTR_NAME;
         if (p->tag_param)
-            p->params++;
+            param_begin(p);
     }
 }
 
@@ -224,10 +234,7 @@ static bool tag_confirmed(ds_parser *p, uint8_t ch)
         }
         return true;
     }
-    if (p->wrap_pending)
-        release_wrapper(p);
-    p->params++;
-    p->vn = 0;
+    param_begin(p);
     return true;
 }
 
@@ -554,12 +561,9 @@ size_t parser_in_value(ds_parser *p, const uint8_t *s, size_t n)
     if (m == M_NONE)
         return used;
     value_end(p);
-    if (m == M_PARAM_NAME) {
-        if (p->wrap_pending)
-            release_wrapper(p);
+    if (m == M_PARAM_NAME)
         parser_tag_open(p, m, p->pos + used);
-    } else if (m != M_PARAM_CLOSE) {
+    else if (m != M_PARAM_CLOSE)
         close_tag(p, m);
-    }
     return used;
 }

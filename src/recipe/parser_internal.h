@@ -1,7 +1,8 @@
 /* State of the stream parser, shared by parser.c (text, markers, states) and parser_call.c (tags, parameters, values).
  *
- * Held text. What may not be passed on yet is never stored: it is either `nl` newlines followed by the first `cl` bytes of a marker, or the first
- * `k` bytes of a stop sequence, whichever is longer. Both describe the same last bytes of the input.
+ * Held text. What may not be passed on yet is never stored: it is `nl` newlines or the first `k` bytes of a stop sequence, whichever is longer
+ * (both describe the same bytes), followed by the first `cl` bytes of a marker. A marker that has begun is text for stop sequences only
+ * once it has turned out to be none.
  *
  * feed() runs on whole characters only; markers and stop sequences begin and end at characters, so every cut is at one too. */
 #ifndef DS_RECIPE_PARSER_INTERNAL_H
@@ -142,7 +143,6 @@ struct ds_parser {
     size_t key_n;
     bool key_long, skip, wrap;
     int ptype;          /* 1 string="true", 0 "false", -1 missing or else */
-    bool key_emitted;
     value_kind vkind;
     bool wrap_pending;  /* a closed value is held: the call's only parameter so far */
     bool wrap_string;

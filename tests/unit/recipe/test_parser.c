@@ -1,0 +1,204 @@
+/* The stream parser rule by rule (recipe spec 3.2 - 3.5a) and the golden vectors of 7.4; each case also at every split. */
+#include "parse_help.h"
+
+static unsigned flags_of(void *ctx, const char *name, size_t n)
+{
+    (void)ctx;
+    if (n == 5 && memcmp(name, "patch", 5) == 0)
+        return DS_TOOL_DECLARED | DS_TOOL_CUSTOM;
+    return n == 1 && (*name == 'f' || *name == 'g') ? DS_TOOL_DECLARED : 0;
+}
+
+static int has_key(void *ctx, const char *name, size_t n, const char *key, size_t kn)
+{
+    if (!flags_of(ctx, name, n))
+        return -1;
+    return kn == 1 && (*key == 'a' || *key == 'b');
+}
+
+#define TOOLS .tools = DS_PARSER_TOOLS_ON
+#define THINK .start = DS_PARSER_REASONING, TOOLS
+#define PLAIN .start = DS_PARSER_CONTENT, TOOLS
+#define CALL_F_1 OPEN "\n" INV("f") "\n" RAW("a", "1") "\n" INV_END "\n" CLOSE
+
+typedef struct {
+    const char *what;
+    ds_parser_opts o;
+    const char *stop; /* "|"-separated */
+    ds_backend_end end;
+    const char *in, *out;
+} row;
+
+static const row rows[] = {
+    /* golden vectors, 7.4 */
+    { "7.4 reasoning and content", { THINK }, NULL, 0, "plan\n\n</think>\n\nHi ", "R|planC|Hi |stop" },
+    { "7.4 raw list", { THINK }, NULL, 0, "plan</think>\n\n" OPEN "\n" INV("f") "\n" RAW("a", "[1, 2]") "\n" INV_END "\n" CLOSE, "R|plancall0|f|{\"a\": [1, 2]}||tool_calls" },
+    { "7.4 two parameters", { THINK }, NULL, 0, "plan</think>\n\n" OPEN "\n" INV("f") "\n" STR("a", "x\"y") "\n" RAW("b", "true") "\n" INV_END "\n" CLOSE,
+      "R|plancall0|f|{\"a\": \"x\\\"y\", \"b\": true}||tool_calls" },
+    { "7.4 no parameters", { THINK }, NULL, 0, "plan</think>\n\n" OPEN "\n" INV("f") "\n\n" INV_END "\n" CLOSE, "R|plancall0|f|{}||tool_calls" },
+    { "7.4 thinking off", { PLAIN }, NULL, 0, "2 <", "C|2 <|stop" },
+    { "7.4 stray close", { PLAIN }, NULL, 0, "a</think>b", "C|ab|stop" },
+    { "7.4 never closed", { THINK }, NULL, DS_BACKEND_LENGTH, "still thinking", "R|still thinking|length" },
+    { "7.4 stop", { PLAIN }, "END", 0, "one END two", "C|one |stop_sequence" },
+    /* V4 spelling, V3.2 spelling, required */
+    { "V4 tags", { PLAIN }, NULL, 0, "<" D "tool_calls>\n<" D "invoke name=\"f\">\n<" D "parameter name=\"a\" string=\"true\">x</" D "parameter>\n</" D "invoke>\n</" D "tool_calls>",
+      "call0|f|{\"a\": \"x\"}||tool_calls" },
+    { "function_calls", { PLAIN }, NULL, 0, "<" D "function_calls>" INV("f") INV_END "</" D "function_calls>x", "call0|f|{}||tool_calls" },
+    { "7 mixed spelling", { PLAIN }, NULL, 0, "<" D " tool_calls><" D "invoke name=\"f\">" STR("a", "x") "</" D " invoke></" D "calls>", "call0|f|{\"a\": \"x\"}||tool_calls" },
+    { "required", { .start = DS_PARSER_BLOCK, TOOLS }, NULL, 0, "\n" INV("f") "\n" INV_END "\n" CLOSE, "call0|f|{}||tool_calls" },
+    /* rule 2 */
+    { "2 ordinary <", { PLAIN }, NULL, 0, "a<b </div> <" D " x> <\n\n<", "C|a<b </div> <" D " x> <\n\n<|stop" },
+    { "2 newlines pass", { PLAIN }, NULL, 0, "a\n\n\nb\n", "C|a\n\n\nb\n|stop" },
+    /* rule 4 */
+    { "4 escapes", { PLAIN }, NULL, 0, OPEN INV("f") STR("k\\\n", "a\"b\\c\nd\te\x01\x1f\b\f\r/\x7f\xc3\xa9") INV_END CLOSE,
+      "call0|f|{\"k\\\\\\n\": \"a\\\"b\\\\c\\nd\\te\\u0001\\u001f\\b\\f\\r/\x7f\xc3\xa9\"}||tool_calls" },
+    /* rule 5 */
+    { "5 True", { PLAIN }, NULL, 0, OPEN INV("f") RAW("a", "True") RAW("b", " None") RAW("c", "NaN") RAW("d", "1e999") RAW("e", "") RAW("f", "[1") RAW("g", "-Infinity") INV_END CLOSE,
+      "call0|f|{\"a\": \"True\", \"b\": \" None\", \"c\": \"NaN\", \"d\": \"1e999\", \"e\": \"\", \"f\": \"[1\", \"g\": \"-Infinity\"}||tool_calls" },
+    { "5 big integer", { PLAIN }, NULL, 0, OPEN INV("f") RAW("a", "123456789012345678901234567890") RAW("b", "1.7976931348623157e308") RAW("c", "1.7976931348623159e308") INV_END CLOSE,
+      "call0|f|{\"a\": 123456789012345678901234567890, \"b\": 1.7976931348623157e308, \"c\": \"1.7976931348623159e308\"}||tool_calls" },
+    { "5 number in a string", { PLAIN }, NULL, 0, OPEN INV("f") STR("a", "42") RAW("b", "\"x\"") INV_END CLOSE, "call0|f|{\"a\": \"42\", \"b\": \"x\"}||tool_calls" },
+    { "5 no flag", { PLAIN }, NULL, 0, OPEN INV("f") "<" D " parameter name=\"a\">42</" D " parameter><" D " parameter name=\"b\">x y</" D " parameter>" INV_END CLOSE,
+      "call0|f|{\"a\": 42, \"b\": \"x y\"}||tool_calls" },
+    { "5 bad flag", { PLAIN }, NULL, 0, OPEN INV("f") "<" D " parameter name=\"a\" string=\"yes\">[]</" D " parameter>" INV_END CLOSE, "call0|f|{\"a\": []}||tool_calls" },
+    { "5 order and spaces", { PLAIN }, NULL, 0, OPEN "<" D " invoke  id=\"7\"  name = \"f\" >\n<" D " parameter\n string=\"true\"   name=\"a\"  >1</" D " parameter>" INV_END CLOSE,
+      "call0|f|{\"a\": \"1\"}||tool_calls" },
+    { "5 lone surrogate", { PLAIN }, NULL, 0, OPEN INV("f") RAW("a", "\"\\ud83d\"") RAW("b", "\"\\ud83d\\ude00\"") INV_END CLOSE,
+      "call0|f|{\"a\": \"\\\"\\\\ud83d\\\"\", \"b\": \"\\ud83d\\ude00\"}||tool_calls" },
+    { "5 streamed raw", { PLAIN, .stream_raw = true }, NULL, 0, OPEN INV("f") RAW("a", "nope") INV_END CLOSE, "call0|f|{\"a\": nope}||tool_calls" },
+    /* rule 6 */
+    { "6 duplicate", { PLAIN }, NULL, 0, OPEN INV("f") STR("a", "1") STR("a", "2") STR("b", "3") INV_END INV("f") STR("a", "4") INV_END CLOSE,
+      "call0|f|{\"a\": \"1\", \"b\": \"3\"}|call1|f|{\"a\": \"4\"}||tool_calls" },
+    /* rule 7 */
+    { "7 invoke close", { PLAIN }, NULL, 0, OPEN INV("f") "<" D " parameter name=\"a\" string=\"true\">x\n" INV_END "\n" CLOSE, "call0|f|{\"a\": \"x\"}||tool_calls" },
+    { "7 block close", { PLAIN }, NULL, 0, OPEN INV("f") "<" D " parameter name=\"a\" string=\"true\">x\n\n" CLOSE, "call0|f|{\"a\": \"x\\n\"}||tool_calls" },
+    { "7 next parameter", { PLAIN }, NULL, 0, OPEN INV("f") "<" D " parameter name=\"a\" string=\"true\">x\n" STR("b", "y\n") INV_END CLOSE, "call0|f|{\"a\": \"x\", \"b\": \"y\\n\"}||tool_calls" },
+    { "7 other tag is text", { PLAIN }, NULL, 0, OPEN INV("f") STR("a", "</" D " thing><" D " invoke name=\"x\"></" D) INV_END CLOSE,
+      "call0|f|{\"a\": \"</" D " thing><" D " invoke name=\\\"x\\\"></" D "\"}||tool_calls" },
+    { "7 block close ends call", { PLAIN }, NULL, 0, OPEN INV("f") STR("a", "x") CLOSE, "call0|f|{\"a\": \"x\"}||tool_calls" },
+    { "7 invoke opens", { PLAIN }, NULL, 0, OPEN INV("f") STR("a", "x") INV("g") STR("b", "y") INV_END CLOSE, "call0|f|{\"a\": \"x\"}|call1|g|{\"b\": \"y\"}||tool_calls" },
+    /* rule 8 */
+    { "8 off", { PLAIN, .tool_flags = flags_of, .tool_has_key = has_key }, NULL, 0, OPEN INV("f") RAW("arguments", "{\"a\": 1}") INV_END CLOSE, "call0|f|{\"arguments\": {\"a\": 1}}||tool_calls" },
+    { "8 object", { PLAIN, .tool_flags = flags_of, .tool_has_key = has_key, .repair_wrapper = true }, NULL, 0, OPEN INV("f") RAW("arguments", "{\"a\": 1}") INV_END CLOSE, "call0|f|{\"a\": 1}||tool_calls" },
+    { "8 text of an object", { PLAIN, .tool_flags = flags_of, .tool_has_key = has_key, .repair_wrapper = true }, NULL, 0,
+      OPEN INV("f") STR("input", " {\"a\": \"x\", \"\\u0062\": 2}\n") INV_END INV("g") RAW("input", "\"{\\\"a\\\": 1}\"") INV_END CLOSE, "call0|f|{\"a\": \"x\", \"\\u0062\": 2}|call1|g|{\"a\": 1}||tool_calls" },
+    { "8 unknown key", { PLAIN, .tool_flags = flags_of, .tool_has_key = has_key, .repair_wrapper = true }, NULL, 0, OPEN INV("f") RAW("arguments", "{\"z\": 1}") INV_END CLOSE,
+      "call0|f|{\"arguments\": {\"z\": 1}}||tool_calls" },
+    { "8 no object", { PLAIN, .tool_flags = flags_of, .tool_has_key = has_key, .repair_wrapper = true }, NULL, 0, OPEN INV("f") STR("input", "{\"a\": NaN}") INV_END INV("f") RAW("input", "nope") INV_END CLOSE,
+      "call0|f|{\"input\": \"{\\\"a\\\": NaN}\"}|call1|f|{\"input\": \"nope\"}||tool_calls" },
+    { "8 not alone", { PLAIN, .tool_flags = flags_of, .tool_has_key = has_key, .repair_wrapper = true }, NULL, 0, OPEN INV("f") RAW("input", "{\"a\": 1}") STR("b", "x") INV_END CLOSE,
+      "call0|f|{\"input\": {\"a\": 1}, \"b\": \"x\"}||tool_calls" },
+    /* rule 9 */
+    { "9 unknown block", { PLAIN }, NULL, 0, "a\n<" D " plan>b", "C|a\n<" D " plan>b|stop" },
+    { "9 orphan is content", { PLAIN }, NULL, 0, "a\n" INV("f") STR("a", "x") INV_END "b", "C|a\n" INV("f") STR("a", "x") INV_END "b|stop" },
+    { "9 orphan recovered", { PLAIN, .recover_orphan_invoke = true, .tool_flags = flags_of }, NULL, 0, "a\n" INV("f") STR("a", "x") INV_END "b", "C|acall0|f|{\"a\": \"x\"}|C|b|tool_calls" },
+    { "9 orphan undeclared", { PLAIN, .recover_orphan_invoke = true, .tool_flags = flags_of }, NULL, 0, "a\n" INV("h") "\n" INV("f") INV_END "b", "C|a\n" INV("h") "call0|f|{}|C|b|tool_calls" },
+    { "9 orphan unclosed", { PLAIN, .recover_orphan_invoke = true, .tool_flags = flags_of }, NULL, 0, "a\n\n" INV("f") STR("a", "x") "b\n", "C|a\n\n" INV("f") STR("a", "x") "b\n|stop" },
+    /* rule 10 */
+    { "10 tools off", { .start = DS_PARSER_CONTENT }, NULL, 0, "a\n\n" CALL_F_1, "C|a\n\n" CALL_F_1 "|stop" },
+    { "10 suppressed", { .start = DS_PARSER_CONTENT, .tools = DS_PARSER_TOOLS_SUPPRESS }, NULL, 0, "a\n\n" CALL_F_1 "b", "C|a|stop" },
+    { "10 reasoning stays", { .start = DS_PARSER_REASONING, .tools = DS_PARSER_TOOLS_SUPPRESS }, NULL, 0, OPEN "</think>a" OPEN "b", "R|" OPEN "C|a|stop" },
+    /* rule 11 */
+    { "11 implicit end", { THINK }, NULL, 0, "plan\n\n" CALL_F_1, "R|plancall0|f|{\"a\": 1}||tool_calls" },
+    { "11 a mention", { THINK }, NULL, 0, "use <" D " or " D " calls>", "R|use <" D " or " D " calls>|stop" },
+    { "11 strict", { THINK, .strict_thinking = true }, NULL, 0, "plan\n\n" CALL_F_1 "</think>\nx", "R|plan\n\n" CALL_F_1 "C|x|stop" },
+    { "11 duplicate think", { THINK }, NULL, 0, "\n<think>\n\nplan <think></think>x<think>", "R|plan <think>C|x<think>|stop" },
+    { "11 nothing", { THINK }, NULL, 0, "\n\n</think>\n\n", "|stop" },
+    /* rule 12 */
+    { "12 spaces stay", { THINK }, NULL, 0, "\n  plan \n \n</think>\n   x\n  ", "R|  plan \n C|   x\n  |stop" },
+    { "12 stray at the start", { PLAIN }, NULL, 0, "\n</think>\n\nx</think>\ny", "C|x\ny|stop" },
+    { "12 preserved", { THINK, .preserve_newlines = true }, NULL, 0, "\nplan\n</think>\n\nx\n" CALL_F_1, "R|\nplan\nC|\n\nx\ncall0|f|{\"a\": 1}||tool_calls" },
+    { "12 prefix", { .start = DS_PARSER_CONTENT_PREFIX, TOOLS }, NULL, 0, "\n\nx", "C|\n\nx|stop" },
+    { "12 prefix reasoning", { .start = DS_PARSER_REASONING_PREFIX, TOOLS }, NULL, 0, "\n<think>x\n</think>\ny", "R|\n<think>xC|y|stop" },
+    /* rule 13 */
+    { "13 after the block", { PLAIN }, NULL, 0, CALL_F_1 "\nmore " CALL_F_1, "call0|f|{\"a\": 1}||tool_calls" },
+    { "13 end of sentence", { PLAIN }, NULL, 0, "x\n" EOS, "C|x\n|stop" },
+    { "13 in the middle", { PLAIN }, NULL, 0, "x" EOS "y", "C|x" EOS "y|stop" },
+    { "13 part of it", { PLAIN }, NULL, 0, "x<\xef\xbd\x9c" "end", "C|x<\xef\xbd\x9c" "end|stop" },
+    /* rule 14 */
+    { "14 cut value", { PLAIN }, NULL, DS_BACKEND_LENGTH, OPEN INV("f") "<" D " parameter name=\"a\" string=\"true\">xy\n</" D, "call0|f|{\"a\": \"xy\\n</" D "|cut||length" },
+    { "14 cut raw value", { PLAIN }, NULL, 0, OPEN INV("f") "<" D " parameter name=\"a\" string=\"false\">[1, ", "call0|f|{\"a\": |cut||tool_calls" },
+    { "14 bad name", { PLAIN }, NULL, 0, "a\n" OPEN "\n" INV("f<b") STR("a", "x") INV_END "\n" INV("f") INV_END "\n" CLOSE, "C|a" INV("f<b") STR("a", "x") INV_END "call0|f|{}||tool_calls" },
+    { "14 empty name", { PLAIN }, NULL, 0, OPEN INV(" \n ") "x" INV_END CLOSE, "C|" INV(" \n ") "x" INV_END "|stop" },
+    { "14 newline in the name", { PLAIN }, NULL, 0, OPEN INV("a\nb") INV_END CLOSE, "C|" INV("a\nb") INV_END "|stop" },
+    { "14 no name", { PLAIN }, NULL, 0, OPEN "<" D " invoke id=\"f\">x" INV_END CLOSE, "C|<" D " invoke id=\"f\">x" INV_END "|stop" },
+    { "14 no end", { PLAIN }, NULL, 0, "a" OPEN "\n<" D " invoke name=\"fo", "C|a<" D " invoke name=\"fo|stop" },
+    { "14 name complete", { PLAIN }, NULL, DS_BACKEND_LENGTH, OPEN "\n<" D " invoke name=\"f\"", "call0|f||cut||length" },
+    /* rule 15 */
+    { "15 trimmed", { PLAIN }, NULL, 0, OPEN INV(" \tf\n") INV_END CLOSE, "call0|f|{}||tool_calls" },
+    { "15 unknown passes", { PLAIN, .tool_flags = flags_of }, NULL, 0, OPEN INV("zz") INV_END CLOSE, "call0|zz|{}||tool_calls" },
+    { "15 unknown as content", { PLAIN, .tool_flags = flags_of, .unknown_tool_as_content = true }, NULL, 0, OPEN INV("zz") "x" INV_END INV("f") INV_END CLOSE, "C|" INV("zz") "x" INV_END "call0|f|{}||tool_calls" },
+    /* rule 16 */
+    { "16 JSON body", { PLAIN }, NULL, 0, OPEN INV("f") "\n {\"a\": [1, {\"b\": null}]}\n" INV_END CLOSE, "call0|f|{\"a\": [1, {\"b\": null}]}||tool_calls" },
+    { "16 no object", { PLAIN }, NULL, 0, OPEN INV("f") "[1]" INV_END INV("f") "{\"a\": NaN}" INV_END CLOSE, "call0|f|{}|call1|f|{}||tool_calls" },
+    /* rule 17 */
+    { "17 look-alike", { PLAIN }, NULL, 0, "<|DSML| calls>", "C|<|DSML| calls>|stop" },
+    { "17 normalised", { PLAIN, .normalize_lookalikes = true }, NULL, 0, "<|DSML| calls><||DSML||invoke name=\"f\"><\xe2\x80\x96" "DSML\xe2\x80\x96 parameter name=\"a\" string=\"true\">x</|DSML|parameter></|DSML| invoke></|DSML| calls>",
+      "call0|f|{\"a\": \"x\"}||tool_calls" },
+    /* 3.4 */
+    { "stop in newlines before a block", { PLAIN }, "\n\n", 0, "text\n\n" CALL_F_1, "C|text|stop_sequence" },
+    { "stop never in leading newlines", { PLAIN }, "\n\n", 0, "\n\ntext", "C|text|stop" },
+    { "stop not in reasoning", { THINK }, "END", 0, "a END b</think>c END d", "R|a END bC|c |stop_sequence" },
+    { "stop not in markup", { PLAIN }, "calls|x", 0, OPEN INV("f") STR("a", "x") INV_END CLOSE, "call0|f|{\"a\": \"x\"}||tool_calls" },
+    { "first to complete", { PLAIN }, "bcd|ab", 0, "xabcd", "C|x|stop_sequence" },
+    { "listed first on a tie", { PLAIN }, "b|ab", 0, "xab", "C|xa|stop_sequence" },
+    { "overlapping", { PLAIN }, "aab", 0, "aaaab", "C|aa|stop_sequence" },
+    { "stop not in a dropped tag", { PLAIN }, "</th", 0, "a</think>b</thx", "C|ab|stop_sequence" },
+    { "stop begins a tag", { PLAIN }, "<", 0, "a\n<b", "C|a\n|stop_sequence" },
+    { "stop is half a tag at the end", { PLAIN }, "x\n<", 0, "2 x\n<", "C|2 |stop_sequence" },
+    { "stop before and in half a tag", { PLAIN }, "x<\xef\xbd\x9c" "D", 0, "2 x" "<\xef\xbd\x9c" "DSM", "C|2 |stop_sequence" },
+    { "held and let go", { PLAIN }, "abcabd", 0, "abcabcab", "C|abcabcab|stop" },
+    /* JSON mode */
+    { "JSON fence", { PLAIN, .json_mode = true }, NULL, 0, "Sure:\n```json\n{\"a\": \"}\", \"b\": [1]}\n```\nbye", "C|{\"a\": \"}\", \"b\": [1]}|stop" },
+    { "JSON bare", { PLAIN, .json_mode = true }, NULL, 0, "x ````\n[1, \"]\\\"]\"] x", "C|[1, \"]\\\"]\"]|stop" },
+    { "JSON after reasoning", { THINK, .json_mode = true }, NULL, 0, "{r}</think>``json\n{\"a\": 1}{", "R|{r}C|{\"a\": 1}|stop" },
+    { "JSON and a call", { PLAIN, .json_mode = true }, NULL, 0, "a\n" CALL_F_1, "call0|f|{\"a\": 1}||tool_calls" },
+    { "JSON then a call", { PLAIN, .json_mode = true }, NULL, 0, "{}\n\n" CALL_F_1, "C|{}call0|f|{\"a\": 1}||tool_calls" },
+    { "JSON stop outside", { PLAIN, .json_mode = true }, "x", 0, "x{\"y\": 1}x", "C|{\"y\": 1}|stop" },
+    { "JSON stop inside", { PLAIN, .json_mode = true }, "x", 0, "x{\"x\": 1}x", "C|{\"|stop_sequence" },
+    /* custom calls, 4.5 */
+    { "custom input", { PLAIN, .tool_flags = flags_of }, NULL, 0, OPEN INV("patch") STR("input", "a\"\n") STR("more", "b") INV_END CLOSE, "call0|patch|a\"\n||tool_calls" },
+    { "custom other", { PLAIN, .tool_flags = flags_of }, NULL, 0, OPEN INV("patch") STR("text", "a\n") STR("input", "b") INV_END CLOSE, "call0|patch|{\"text\": \"a\\n\", \"input\": \"b\"}||tool_calls" },
+    { "custom raw", { PLAIN, .tool_flags = flags_of }, NULL, 0, OPEN INV("patch") RAW("input", "1") INV_END CLOSE, "call0|patch|{\"input\": 1}||tool_calls" },
+    { "one call", { PLAIN, .max_calls = 1 }, NULL, DS_BACKEND_LENGTH, OPEN INV("f") INV_END INV("g") INV_END CLOSE, "call0|f|{}||tool_calls" },
+    /* endings, 3.5 */
+    { "filter", { PLAIN }, NULL, DS_BACKEND_CONTENT_FILTER, "x", "C|x|content_filter" },
+    { "no reason", { PLAIN }, NULL, DS_BACKEND_NONE, "x", "C|x|end_of_stream" },
+    { "no reason after calls", { PLAIN }, NULL, DS_BACKEND_NONE, CALL_F_1, "call0|f|{\"a\": 1}||tool_calls" },
+    { "length after calls", { PLAIN }, NULL, DS_BACKEND_LENGTH, CALL_F_1, "call0|f|{\"a\": 1}||length" },
+    /* 3.5a: invalid UTF-8 */
+    { "bad bytes", { PLAIN }, NULL, 0, "a\xff\xe2\x82x\xf0\x9f\x98", "C|a\xef\xbf\xbd\xef\xbf\xbdx|stop" },
+    { "overlong", { PLAIN }, NULL, 0, "\xc0\xaf\xed\xa0\x80\xf4\x90\x80\x80", "C|\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd|stop" },
+    { "tail kept", { PLAIN, .flush_tail = true }, NULL, 0, "a\xe2\x82", "C|a\xef\xbf\xbd|stop" },
+};
+
+static void every_rule(void **state)
+{
+    ds_buf log = { 0 };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        const row *r = &rows[i];
+        ds_parser_opts o = r->o;
+        const char *stops[8];
+        size_t lens[8], n = 0;
+        for (const char *s = r->stop; s && *s; n++) {
+            stops[n] = s;
+            lens[n] = strcspn(s, "|");
+            s += lens[n] + (s[lens[n]] == '|');
+        }
+        o.stops = stops;
+        o.stop_bytes = lens;
+        o.n_stops = n;
+        parse_every_way(&o, r->in, strlen(r->in), r->end, 100, &log, NULL);
+        if (strcmp(ds_buf_str(&log), r->out) != 0)
+            fail_msg("%s:\n  %s\nexpected\n  %s", r->what, ds_buf_str(&log), r->out);
+    }
+    ds_buf_free(&log);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = { cmocka_unit_test(every_rule) };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
