@@ -5,7 +5,6 @@
  * One function, parser_scan(), walks all text: it jumps to the next byte that could matter, follows markers and stop sequences from there,
  * and passes on everything but the suffix that could still become one. */
 #include <assert.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,12 +16,18 @@
 
 /* ---- creation ---- */
 
-static void add_literal(ds_parser *p, marker cls, const char *open, const char *dsml, const char *space, const char *name)
+static void add_literal(ds_parser *p, marker cls, const char *const parts[4])
 {
     literal *l = &p->lits[p->n_lits++];
-    int n = snprintf(l->s, sizeof l->s, "%s%s%s%s", open, dsml, space, name);
+    size_t n = 0;
 
-    assert(p->n_lits <= MAX_LITERALS && (size_t)n < sizeof l->s);
+    assert(p->n_lits <= MAX_LITERALS);
+    for (int i = 0; i < 4; i++) {
+        size_t k = strlen(parts[i]);
+        assert(n + k < sizeof l->s);
+        memcpy(l->s + n, parts[i], k);
+        n += k;
+    }
     l->cls = (uint8_t)cls;
     l->n = (uint8_t)n;
 }
@@ -43,13 +48,13 @@ static void make_literals(ds_parser *p)
         { M_PARAM, false, "parameter" },    { M_PARAM_NAME, false, "parameter name=\"" }, { M_PARAM_CLOSE, true, "parameter>" },
     };
 
-    add_literal(p, M_THINK_OPEN, "<", "", "", "think>");
-    add_literal(p, M_THINK_CLOSE, "</", "", "", "think>");
-    add_literal(p, M_EOS, EOS_TEXT, "", "", "");
+    add_literal(p, M_THINK_OPEN, (const char *const[]){ "<think>", "", "", "" });
+    add_literal(p, M_THINK_CLOSE, (const char *const[]){ "</think>", "", "", "" });
+    add_literal(p, M_EOS, (const char *const[]){ EOS_TEXT, "", "", "" });
     for (size_t v = 0; v < (p->o.normalize_lookalikes ? 5 : 1); v++)
         for (size_t t = 0; t < sizeof tags / sizeof tags[0]; t++)
             for (int space = 0; space < 2; space++)
-                add_literal(p, tags[t].cls, tags[t].close ? "</" : "<", dsml[v], space ? " " : "", tags[t].name);
+                add_literal(p, tags[t].cls, (const char *const[]){ tags[t].close ? "</" : "<", dsml[v], space ? " " : "", tags[t].name });
 }
 
 static void make_set(ds_parser *p, state s, unsigned classes)
@@ -141,7 +146,7 @@ ds_rc ds_parser_create(ds_parser **out, const ds_parser_opts *opts, ds_err *err)
         goto fail;
     if (opts->tools == DS_PARSER_TOOLS_ON) {
         p->vbuf = malloc(p->vcap);
-        p->keys = calloc(KEY_SLOTS, sizeof *p->keys);
+        p->keys = malloc(KEY_SLOTS * sizeof *p->keys);
         if (opts->recover_orphan_invoke) {
             p->ocap = p->vcap;
             p->obuf = malloc(p->ocap);

@@ -71,10 +71,7 @@ static void call_begin(ds_parser *p)
     p->params = p->emitted = 0;
     p->custom_text = p->custom_json = p->body_bad = p->wrap_pending = false;
     p->vn = 0;
-    if (p->n_keys) {
-        memset(p->keys, 0, KEY_SLOTS * sizeof *p->keys);
-        p->n_keys = 0;
-    }
+    p->n_keys = 0;
     p->stats.calls++;
     p->o.sink(p->o.ctx, &ev);
 }
@@ -238,19 +235,36 @@ static bool tag_confirmed(ds_parser *p, uint8_t ch)
     return true;
 }
 
-/* Remembers the key; false if the call has it already or has too many. */
-static bool add_key(ds_parser *p)
+static bool put_key(ds_parser *p, uint64_t h)
 {
-    uint64_t h = ds_hash64(p->key, p->key_n, 0x9e3779b97f4a7c15ull);
-    size_t at = h % KEY_SLOTS;
+    size_t at = (h >> 1) % KEY_SLOTS;
 
-    h += h == 0;
     for (; p->keys[at]; at = (at + 1) % KEY_SLOTS)
         if (p->keys[at] == h)
             return false;
-    if (p->n_keys == DS_PARSER_MAX_KEYS)
-        return false;
     p->keys[at] = h;
+    return true;
+}
+
+/* Remembers the key; false if the call has it already or has too many. A handful is searched in order, more through a table. */
+static bool add_key(ds_parser *p)
+{
+    uint64_t h = ds_hash64(p->key, p->key_n, 0x9e3779b97f4a7c15ull) | 1; /* 0 = empty slot */
+
+    if (p->n_keys <= FEW_KEYS) {
+        for (uint32_t i = 0; i < p->n_keys; i++)
+            if (p->few[i] == h)
+                return false;
+        if (p->n_keys < FEW_KEYS) {
+            p->few[p->n_keys++] = h;
+            return true;
+        }
+        memset(p->keys, 0, KEY_SLOTS * sizeof *p->keys);
+        for (uint32_t i = 0; i < FEW_KEYS; i++)
+            put_key(p, p->few[i]);
+    }
+    if (p->n_keys == DS_PARSER_MAX_KEYS || !put_key(p, h))
+        return false;
     p->n_keys++;
     return true;
 }

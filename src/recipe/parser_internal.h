@@ -68,6 +68,7 @@ typedef struct {
 #define HDR_MAX 1024
 #define RING 64
 #define KEY_SLOTS 8192
+#define FEW_KEYS 32
 
 struct ds_parser {
     ds_parser_opts o;
@@ -154,7 +155,8 @@ struct ds_parser {
     uint64_t o_pos;
     bool o_checked; /* its name is complete and declared */
 
-    uint64_t *keys;     /* hash set of the call's keys; 0 = empty */
+    uint64_t few[FEW_KEYS]; /* hashes of the call's keys */
+    uint64_t *keys;         /* from FEW_KEYS + 1 on all of them, as a hash set; 0 = empty */
     uint32_t n_keys;
 };
 

@@ -197,8 +197,161 @@ static void every_rule(void **state)
     ds_buf_free(&log);
 }
 
+/* Parses in pieces of 7 bytes. */
+static void in_sevens(const ds_parser_opts *o, const ds_buf *text, ds_buf *log, ds_parser_stats *stats)
+{
+    size_t n = text->len / 7, *cuts = malloc((n + 1) * sizeof *cuts);
+    parse_run r;
+
+    for (size_t i = 0; i < n; i++)
+        cuts[i] = (i + 1) * 7;
+    parse_cut(&r, o, text->p, text->len, cuts, n, DS_BACKEND_STOP, stats);
+    free(cuts);
+    ds_buf_free(log);
+    *log = r.log;
+}
+
+static void repeat(ds_buf *b, const char *s, size_t n)
+{
+    while (n--)
+        ds_buf_puts(b, s);
+}
+
+static bool ends_with(const ds_buf *b, const char *s)
+{
+    size_t n = strlen(s);
+    return b->len >= n && memcmp(b->p + b->len - n, s, n) == 0;
+}
+
+static void limits(void **state)
+{
+    const ds_parser_opts o = { PLAIN, .max_value_bytes = 1000 };
+    ds_parser_stats st;
+    ds_buf b = { 0 }, log = { 0 };
+
+    (void)state;
+    for (size_t n = 256; n <= 257; n++) { /* name */
+        ds_buf_clear(&b);
+        ds_buf_puts(&b, OPEN "<" D " invoke name=\" ");
+        repeat(&b, "n", n);
+        ds_buf_puts(&b, " \">" INV_END CLOSE);
+        in_sevens(&o, &b, &log, &st);
+        assert_int_equal(st.calls, n == 256);
+        assert_int_equal(st.bad_calls, n == 257);
+    }
+    ds_buf_clear(&b); /* a tag that goes on and on */
+    ds_buf_puts(&b, OPEN "<" D " invoke ");
+    repeat(&b, "x ", 5000);
+    ds_buf_puts(&b, " name=\"f\">" INV_END CLOSE);
+    in_sevens(&o, &b, &log, &st);
+    assert_int_equal(st.bad_calls, 1);
+    assert_int_equal(log.len, strlen("C|<" D " invoke  name=\"f\">" INV_END "|stop") + 10000);
+    for (size_t n = 4096; n <= 4097; n++) { /* key */
+        ds_buf_clear(&b);
+        ds_buf_puts(&b, OPEN INV("f") "<" D " parameter name=\"");
+        repeat(&b, "k", n);
+        ds_buf_puts(&b, "\" string=\"true\">x" INV_END CLOSE);
+        in_sevens(&o, &b, &log, &st);
+        assert_int_equal(st.dropped_params, n == 4097);
+        assert_true(n == 4096 ? ends_with(&log, "kk\": \"x\"}||tool_calls") : ends_with(&log, "|f|{}||tool_calls"));
+    }
+    ds_buf_clear(&b); /* calls */
+    ds_buf_puts(&b, OPEN);
+    repeat(&b, INV("f") INV_END, 1030);
+    in_sevens(&o, &b, &log, &st);
+    assert_int_equal(st.calls, 1024);
+    assert_int_equal(st.dropped_calls, 1);
+    assert_true(ends_with(&log, "call1023|f|{}||tool_calls"));
+    ds_buf_clear(&b); /* parameters, every key twice */
+    ds_buf_puts(&b, OPEN INV("f"));
+    for (int i = 0; i < 4100; i++)
+        for (int k = 0; k < 2; k++)
+            ds_buf_printf(&b, "<" D " parameter name=\"k%d\" string=\"false\">%d</" D " parameter>", i, k);
+    ds_buf_puts(&b, INV_END);
+    in_sevens(&o, &b, &log, &st);
+    assert_int_equal(st.dropped_params, 2 * 4100 - 4096);
+    assert_non_null(strstr(ds_buf_str(&log), ", \"k4095\": 0}"));
+    assert_null(strstr(ds_buf_str(&log), ": 1"));
+    for (size_t n = 128; n <= 129; n++) { /* nesting */
+        ds_buf_clear(&b);
+        ds_buf_puts(&b, OPEN INV("f") "<" D " parameter name=\"a\" string=\"false\">");
+        repeat(&b, "[", n);
+        repeat(&b, "]", n);
+        ds_buf_puts(&b, INV_END);
+        in_sevens(&o, &b, &log, &st);
+        assert_int_equal(st.repaired_values, n == 129);
+        assert_true(ends_with(&log, n == 128 ? "]]}||tool_calls" : "]]\"}||tool_calls"));
+    }
+    for (size_t n = 1000; n <= 1001; n++) { /* a held value */
+        ds_buf_clear(&b);
+        ds_buf_puts(&b, OPEN INV("f") "<" D " parameter name=\"a\" string=\"false\">");
+        repeat(&b, "1", n);
+        ds_buf_puts(&b, INV_END);
+        in_sevens(&o, &b, &log, &st);
+        assert_int_equal(st.repaired_values, n == 1001);
+        assert_true(ends_with(&log, n == 1000 ? "11}||tool_calls" : "11\"}||tool_calls"));
+    }
+    ds_buf_free(&b);
+    ds_buf_free(&log);
+}
+
+static void count_bytes(void *ctx, const ds_parse_event *ev)
+{
+    size_t *n = ctx;
+    *n += ev->n;
+}
+
+/* Reasoning tokens: those whose last byte lies before the end of the reasoning, wherever the tokens were cut. */
+static void tokens_are_counted(void **state)
+{
+    static const struct {
+        const char *pieces[8];
+        uint32_t n[8];
+        uint64_t tokens, reasoning;
+    } cases[] = {
+        { { "pl", "an", "\n\n", "</think>", "\n\nHi", " " }, { 1, 1, 1, 1, 1, 1 }, 6, 4 },
+        { { "plan</think>x" }, { 13 }, 13, 12 },
+        { { "plan</th", "ink>x", "y" }, { 1, 1, 1 }, 3, 1 },
+        { { "plan", "\n\n", "<", D, " calls", ">\n", "x" }, { 1, 1, 1, 1, 1, 1, 1 }, 7, 2 },
+        { { "plan", "<", D, " cats", ">" }, { 1, 1, 1, 1, 1 }, 5, 5 },
+        { { "\xe6\x97", "\xa5", "", "</think>" }, { 1, 1, 1, 1 }, 4, 4 },
+    };
+    ds_err err;
+    ds_parser *p;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        size_t bytes = 0;
+        const ds_parser_opts o = { THINK, .sink = count_bytes, .ctx = &bytes };
+        assert_ok(ds_parser_create(&p, &o, &err));
+        for (size_t k = 0; k < 8 && cases[i].pieces[k]; k++)
+            ds_parser_push(p, cases[i].pieces[k], strlen(cases[i].pieces[k]), cases[i].n[k]);
+        ds_parser_finish(p, DS_BACKEND_STOP);
+        assert_int_equal(ds_parser_get_stats(p)->tokens, cases[i].tokens);
+        assert_int_equal(ds_parser_get_stats(p)->reasoning_tokens, cases[i].reasoning);
+        ds_parser_destroy(p);
+    }
+}
+
+static void bad_options(void **state)
+{
+    ds_err err;
+    ds_parser *p;
+    ds_parser_opts o = { THINK, .sink = count_bytes, .n_stops = 65 };
+
+    (void)state;
+    assert_refused(ds_parser_create(&p, &o, &err), DS_E_ARG, "65 sequences");
+    assert_null(p);
+    ds_parser_destroy(NULL);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(every_rule) };
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_rule),
+        cmocka_unit_test(limits),
+        cmocka_unit_test(tokens_are_counted),
+        cmocka_unit_test(bad_options),
+    };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
