@@ -3,6 +3,7 @@
 
   tools/check.py [--tap]      exit status 1 if a check failed
 """
+import fnmatch
 import pathlib
 import re
 import subprocess
@@ -25,11 +26,25 @@ MAY_SEE["server"] |= {"grammar", "recipe", "kvstore", "cluster", "parallel"}
 FORBIDDEN = re.compile(r"(?<![\w.>])(getenv|secure_getenv|setenv|putenv|exit|_exit|_Exit|quick_exit|abort|printf|vprintf|puts|putchar|perror)\s*\(|\bstdout\b|\bstderr\b")
 
 
+def tree():
+    """All files of the repository: tracked and new ones, without ignored ones; without git, whatever lies there except build products."""
+    try:
+        done = subprocess.run(["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"], cwd=ROOT, stdout=subprocess.PIPE,
+                              stderr=subprocess.DEVNULL)
+        if done.returncode == 0:
+            return sorted({p for p in done.stdout.decode().split("\0") if p and (ROOT / p).is_file()})
+    except OSError:
+        pass
+    found = [p.relative_to(ROOT) for p in ROOT.rglob("*") if p.is_file()]
+    return sorted(str(p) for p in found if not re.match(r"(build|\.git$|\.venv$)", p.parts[0]) and "__pycache__" not in p.parts)
+
+
+ALL = tree()
+
+
 def files(*patterns):
-    """Tracked and new files, without ignored ones."""
-    out = subprocess.run(["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", *patterns], cwd=ROOT, check=True,
-                         stdout=subprocess.PIPE).stdout.decode()
-    return sorted(p for p in set(out.split("\0")) if p and (ROOT / p).is_file())
+    """"*.c" is any such file, "src/*.c" any in or under src."""
+    return [p for p in ALL if any(fnmatch.fnmatch(p, pattern) for pattern in patterns)]
 
 
 def text(path):
@@ -51,7 +66,7 @@ def line_of(source, at):
 
 def include_direction():
     bad = []
-    for path in files("src/**.c", "src/**.h", "src/**.cu"):
+    for path in files("src/*.c", "src/*.h", "src/*.cu"):
         folder = path.split("/")[1]
         if folder == "cli":
             continue
@@ -70,7 +85,7 @@ def include_direction():
                 bad.append(f"{where}: {m.group(1)} is for its own folder")
             elif m.group(1).endswith(".c"):
                 bad.append(f"{where}: includes a source file")
-    for path in files("tests/**.c", "tests/**.h", "include/**.h"):
+    for path in files("tests/*.c", "tests/*.h", "include/*.h"):
         source = text(path)
         for m in re.finditer(r'^\s*#\s*include\s*["<]([^">]+)[">]', source, re.M):
             where = f"{path}:{line_of(source, m.start())}"
@@ -125,7 +140,7 @@ def file_length():
 
 def quiet_libraries():
     bad = []
-    for path in files("src/**.c", "src/**.h", "src/**.cu"):
+    for path in files("src/*.c", "src/*.h", "src/*.cu"):
         if path.startswith("src/cli/"):
             continue
         source = code_only(text(path))
@@ -135,7 +150,7 @@ def quiet_libraries():
 
 
 def folder_readmes():
-    folders = {"/".join(p.split("/")[:2]) for p in files("src/**.c", "src/**.h")}
+    folders = {"/".join(p.split("/")[:2]) for p in files("src/*.c", "src/*.h")}
     return [f"{d}: has no README.md" for d in sorted(folders) if not (ROOT / d / "README.md").is_file()]
 
 
@@ -143,7 +158,7 @@ def readme_commands():
     """What README and .ci/run tell people to type is in the Makefile."""
     targets = set(re.findall(r"^([a-z]+):", text("Makefile"), re.M))
     bad = []
-    for path in [p for p in ["README.md", ".ci/run", *files("docs/**.md", "fuzz/*.md")] if (ROOT / p).is_file()]:
+    for path in [p for p in ["README.md", ".ci/run", *files("docs/*.md", "fuzz/*.md")] if (ROOT / p).is_file()]:
         source = text(path)
         quoted = [m.group(1) for m in re.finditer(r"`make ([a-z]+)", source)] + re.findall(r"^\s*make ([a-z]+)", source, re.M)
         bad += [f"{path}: make {t} is no target" for t in sorted(set(quoted) - targets)]

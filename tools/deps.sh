@@ -7,7 +7,7 @@
 set -eu
 
 packages="
-build-essential meson ninja-build pkg-config
+build-essential git meson ninja-build pkg-config
 libcmocka-dev libssl-dev libpcre2-dev libutf8proc-dev libcurl4-openssl-dev libsqlite3-dev
 libjpeg62-turbo-dev libpng-dev libwebp-dev libgif-dev
 python3 python3-pytest python3-numpy python3-venv
@@ -47,5 +47,5 @@ if [ "$(id -u)" -ne 0 ]; then
     as_root=sudo
 fi
 echo "deps: installing$missing"
-$as_root apt-get update -q
+$as_root apt-get update -q || echo "deps: apt-get update failed; trying with the package lists that are there" >&2
 $as_root env DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends $missing

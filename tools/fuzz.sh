@@ -10,9 +10,12 @@ out=build-fuzz
 
 command -v clang >/dev/null || tools/deps.sh fuzz
 [ -f $out/build.ninja ] || CC=clang meson setup $out -Dfuzz=true -Db_sanitize=address,undefined -Db_lundef=false -Dbuildtype=debugoptimized
-ninja -C $out >$out/ninja.log || { cat $out/ninja.log; exit 1; }
-mkdir -p $out/crashes
 [ $# -gt 0 ] || set -- $(cd fuzz && ls fuzz_*.c | sed 's/^fuzz_//; s/\.c$//')
+ninja -C $out $(for t in "$@"; do echo fuzz/fuzz_$t; done) >$out/ninja.log || {
+    cat $out/ninja.log
+    exit 1
+}
+mkdir -p $out/crashes
 failed=
 for t in "$@"; do
     mkdir -p $out/corpus/$t
