@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs all tests: unit programs and corpora (meson), checks of the tree (tools/check.py), end-to-end tests (pytest).
+"""Runs all tests: unit programs and corpora (meson), checks of the tree (tools/check.py), end-to-end tests and those of the reference (pytest).
 
 The last line is "N passed, N failed, N skipped" and counts test cases: those of cmocka, those of pytest, one for each check and for each program
 that isn't cmocka's. The exit status is 0 only if something ran and nothing failed.
@@ -109,8 +109,7 @@ def find_python():
     return None
 
 
-def run_pytest(counts, build, expression):
-    folder = ROOT / "tests" / "e2e"
+def run_pytest(counts, build, folder, expression):
     if not list(folder.glob("test_*.py")):
         return
     python = find_python()
@@ -161,7 +160,8 @@ def main():
     if args.only in (None, "checks") and not args.suite:
         run_checks(counts)
     if args.only in (None, "e2e") and not args.suite:
-        run_pytest(counts, build, args.expression)
+        for folder in (ROOT / "tests" / "e2e", ROOT / "reference" / "tests"):
+            run_pytest(counts, build, folder, args.expression)
     print(f"{counts.passed} passed, {counts.failed} failed, {counts.skipped} skipped", flush=True)
     return 0 if counts.failed == 0 and counts.passed > 0 else 1
 

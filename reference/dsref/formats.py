@@ -49,7 +49,7 @@ def e4m3_encode(x):
     x = x.to(F32)
     a = x.abs().clamp(max=448.0).double()
     _, e = torch.frexp(a)
-    e = (e - 1).clamp(min=-6).double()
+    e = torch.where(a == 0, torch.full_like(e, -6), e - 1).clamp(min=-6).double()
     q = torch.round(a / torch.pow(2.0, e - 3))
     code = ((e + 7) * 8 + q - 8).to(torch.uint8)
     return code + torch.signbit(x).to(torch.uint8) * 128
@@ -220,3 +220,7 @@ def fake_fp8_weight(w):
 
 def fake_mxfp4_weight(w):
     return _Straight.apply(w, mxfp4_weight_quant, mxfp4_weight_value)
+
+
+def fake_rows(w):
+    return _Straight.apply(w, rows_quant, fp8_value)

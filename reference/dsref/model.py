@@ -101,9 +101,10 @@ class State:
 
 
 class Model:
-    def __init__(self, path=None, act="f32", dtype=torch.float64, device="cpu", loaded=None, noise=0.0):
+    def __init__(self, path=None, act="f32", dtype=torch.float64, device="cpu", loaded=None, noise=0.0, quant_inputs=False):
         """loaded: (cfg, weights, engram.Tables or None) instead of reading `path`. noise: relative error (of a row's rms) added to
-        every linear output, to find out which rows are stable."""
+        every linear output, to find out which rows are stable. quant_inputs: FP8 inputs of the FP8 and FP4 linears, as the released
+        program has them (wo_a excepted); off in golden data."""
         if loaded is None:
             cfg, weights, extra = checkpoint.load_checkpoint(path, dtype, device)
             tables = engram.Tables(cfg, extra, path) if cfg.engram_layer_ids else None
@@ -111,6 +112,7 @@ class Model:
             cfg, weights, tables = loaded
         self.cfg, self.w, self.tables = cfg, weights, tables
         self.act, self.dtype, self.device, self.noise = act, dtype, device, noise
+        self.quantised = {k for k, v in checkpoint.tensor_list(cfg).items() if v[1] in ("fp8", "fp4")} if quant_inputs else ()
         self.generator = torch.Generator(device="cpu")
         self.generator.manual_seed(1)
         self.freq = {c: rope_frequencies(cfg, c).to(device) for c in (False, True)}
@@ -129,6 +131,8 @@ class Model:
 
     def raw_linear(self, x, name):
         """W x without a rounding point. `name` is a weight."""
+        if name in self.quantised:
+            x = formats.fake_fp8(x)
         y = x @ self.w[name].T
         if self.noise:
             e = torch.randn(y.shape, generator=self.generator, dtype=torch.float64).to(y)
