@@ -198,7 +198,7 @@ typedef struct {
 } ds_op_argmax;
 typedef void ds_argmax_fn(ds_exec *e, const ds_op_argmax *a);
 
-/* dst[r][0..n) = src[index[r]][0..n) (index NULL: src[r]), f32. */
+/* dst[r][0..n) = src[index[r]][0..n) (index NULL: src[r]); moves 4-byte words whatever they mean. */
 typedef struct {
     float *dst;
     const float *src;
@@ -227,7 +227,8 @@ typedef void ds_embed_fn(ds_exec *e, const ds_op_embed *a);
  *   1. y != NULL:   X_k <- rounded( post_k * y + sum_j B_jk X_j ),  post and B from mix_in              (steps 7 of the sublayer that made y)
  *   2. x != NULL:   x    = rounded( sum_j pre_j X_j ),              pre from mix_in, the carried mix     (step 5 of the next sublayer)
  *   3. fn != NULL:  mix_out = steps 1-4 of the next sublayer on the new X                                (fn [(2+n)n][n*d], base [(2+n)n], scale [3], all f32)
- * mix_in and mix_out may be the same buffer (a row's mix_in is read before its mix_out is written). n <= 8. x may equal y.
+ * mix_in and mix_out may be the same buffer (a row's mix_in is read before its mix_out is written). n <= 8. x may equal y. One call with several parts gives the same bits
+ * as several calls.
  * Tolerance: X and x sum(2e-7); m = fn.v sum(1e-6); mix_out 1e-5 relative (20 Sinkhorn rounds in f32 or better). */
 typedef struct {
     float *X;
@@ -495,7 +496,7 @@ typedef struct {
     /* Bytes of ds_exec.scratch that any op of this table takes at most, within these limits. SIZE_MAX: too large to say. */
     size_t (*scratch_bytes)(const ds_kern_limits *lim);
 
-    /* Backend's own form of a weight. pack_bytes: 0 = this one is used as it is. pack writes that many bytes to dst (64-byte aligned) and sets w->packed; the file's bytes
+    /* Backend's own form of a weight; takes no scratch. pack_bytes: 0 = this one is used as it is. pack writes that many bytes to dst (64-byte aligned) and sets w->packed; the file's bytes
      * are then no longer read. */
     size_t (*pack_bytes)(const ds_mat *w);
     void (*pack)(ds_exec *e, ds_mat *w, void *dst);

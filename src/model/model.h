@@ -1,7 +1,7 @@
 /* The model: weights opened once and shared, and runs that hold caches and compute steps.
  *
  * ds_model   an opened model directory: configuration, topology, weights. Constant after open, shared by any number of runs and threads.
- * ds_run     one computing instance: KV blocks, state slots, scratch. Owned by one thread. A step takes rows of several sequences and gives logits.
+ * ds_runner     one computing instance: KV blocks, state slots, scratch. Owned by one thread. A step takes rows of several sequences and gives logits.
  *
  * Who keeps what. The run owns memory; the caller (the engine, or ds_solo below) owns the bookkeeping: which blocks and slots a sequence has, which positions are
  * processed, which tokens stand there. All state is addressed by position and masked by length: to reject rows the caller just goes on from
@@ -17,7 +17,7 @@
  *             s = max(0, P - window) on with enc_win = s, store_from = P, `before` = the tokens in front of s; the rest as in CED. Any P, odd ones too.
  * The same ids, mode, activations and kernels give the same bits whatever the chunks, the company in a step and the number of threads.
  *
- * Memory: open takes O(layers + experts) and maps the files; create takes ds_run_bytes(), all of it; step, draft and image take nothing. */
+ * Memory: open takes O(layers + experts) and maps the files; create takes ds_runner_bytes(), all of it; step, draft and image take nothing. */
 #ifndef DS_MODEL_MODEL_H
 #define DS_MODEL_MODEL_H
 
@@ -28,10 +28,11 @@
 #include "base/err.h"
 #include "base/pool.h"
 #include "format/config.h"
+#include "format/tensors.h"
 #include "format/topology.h"
 
 typedef struct ds_model ds_model;
-typedef struct ds_run ds_run;
+typedef struct ds_runner ds_runner;
 
 /* ---- the model ---------------------------------------------------------------------------------------------------------------------------------- */
 
@@ -60,7 +61,7 @@ typedef struct {
     uint64_t used_tensors;  /* that the configuration implies */
     uint64_t file_bytes;    /* data of all tensors */
     uint64_t packed_bytes;  /* heap that packing took */
-    uint64_t embed_bytes, attention_bytes, expert_bytes, shared_bytes, engram_bytes, draft_bytes, vision_bytes, other_bytes; /* data by kind */
+    uint64_t kind_bytes[DS_N_KINDS]; /* data of the used tensors by ds_tensor_kind */
 } ds_model_stats;
 void ds_model_stat(const ds_model *m, ds_model_stats *out);
 
@@ -87,7 +88,7 @@ void ds_model_layout_get(const ds_model *m, ds_model_layout *out);
  *   "x"     f32 streams after the layer [rows][n*d]          "logits" f32 [rows][vocab]            "span"   f32 image span embeddings
  *   "win"   window records of the rows                       "sel" int32 top-k, then "n_sel" uint32      "pool" int32 candidate blocks, then "n_pool" uint32
  *   "router" int32 chosen experts                            "engram" uint64 table rows            "tap" f32 draft features mx
- * KV entries are read with ds_run_record(). */
+ * KV entries are read with ds_runner_record(). */
 typedef void ds_observe_fn(void *ctx, const char *what, int layer, const void *data, size_t rows, size_t row_bytes);
 
 typedef struct {
@@ -100,33 +101,33 @@ typedef struct {
     uint32_t n_slots;     /* state slots; 0 = max_seqs */
     uint32_t n_tails;     /* tail slots: CED prefills in progress at a time; 0 is allowed (exact mode) */
     uint32_t max_patches; /* of one image; 0 = no images */
-    bool no_drafts;       /* leave out what only drafting needs; ds_run_draft is then refused */
+    bool no_drafts;       /* leave out what only drafting needs; ds_runner_draft is then refused */
     ds_pool *pool;        /* borrowed until destroy; NULL: the calling thread */
     ds_observe_fn *observe;
     void *observe_ctx;
-} ds_run_opts;
+} ds_runner_opts;
 
 /* Bytes that create will take: KV blocks, slots and tails, tables and buffers, by kind. false: sizes overflow. */
 typedef struct {
     size_t kv, slots, tails, tables, buffers, scratch, total;
-} ds_run_size;
-bool ds_run_bytes(const ds_model *m, const ds_run_opts *o, ds_run_size *out);
+} ds_runner_size;
+bool ds_runner_bytes(const ds_model *m, const ds_runner_opts *o, ds_runner_size *out);
 
 /* DS_E_ARG: an option outside its range; DS_E_NOMEM with the number of bytes. */
-ds_rc ds_run_create(ds_run **out, const ds_model *m, const ds_run_opts *o, ds_err *err);
-void ds_run_destroy(ds_run *r); /* NULL is fine */
-uint32_t ds_run_n_blocks(const ds_run *r);
-uint32_t ds_run_n_slots(const ds_run *r);
+ds_rc ds_runner_create(ds_runner **out, const ds_model *m, const ds_runner_opts *o, ds_err *err);
+void ds_runner_destroy(ds_runner *r); /* NULL is fine */
+uint32_t ds_runner_n_blocks(const ds_runner *r);
+uint32_t ds_runner_n_slots(const ds_runner *r);
 
 /* Forgets a slot's state; before a sequence starts in it and before an encoder replay. */
-void ds_run_reset_slot(ds_run *r, uint32_t slot);
+void ds_runner_reset_slot(ds_runner *r, uint32_t slot);
 
-#define DS_RUN_NONE UINT32_MAX
+#define DS_RUNNER_NONE UINT32_MAX
 
 /* Rows of one sequence in a step: positions pos .. pos + n - 1. Zero means default except where noted. */
 typedef struct {
     uint32_t slot;
-    uint32_t tail;            /* DS_RUN_NONE: none. Needed when dec_from lies outside this chunk or is its end and the prefill goes on */
+    uint32_t tail;            /* DS_RUNNER_NONE: none. Needed whenever dec_from != pos; the same one for all chunks of a prefill */
     const uint32_t *blocks;   /* ids of the blocks that cover positions 0 .. pos + n - 1, in order */
     uint32_t n_blocks;
     uint32_t pos, n;          /* n >= 1 */
@@ -143,7 +144,7 @@ typedef struct {
 /* One step. On success *logits (may be NULL when none are asked for) points to the rows asked for, sequence by sequence, [sum n_logits][vocab], valid
  * until the next call on this run. On failure no state outside the rows' own positions has changed: the caller may repeat the step. Logits that
  * are not finite, and bad values met in large tables, are DS_E_FORMAT. DS_E_ARG: a caller's bug, or a token id out of range. */
-ds_rc ds_run_step(ds_run *r, const ds_seq *seqs, uint32_t n_seqs, const float **logits, ds_err *err);
+ds_rc ds_runner_step(ds_runner *r, const ds_seq *seqs, uint32_t n_seqs, const float **logits, ds_err *err);
 
 /* ---- drafts (DSpark) ------------------------------------------------------------------------------------------------------------------------------- */
 
@@ -159,7 +160,7 @@ typedef int32_t ds_draft_pick(void *ctx, uint32_t s, uint32_t i, float *logits);
 
 /* Drafts for all sequences: ids[s*B + i] proposes the token at pos + 1 + i; conf[s*B + i] = sigmoid(z_i), not the running product; B = dspark_block_size.
  * n_seqs * B <= max_rows. Changes no state. conf may be NULL. */
-ds_rc ds_run_draft(ds_run *r, const ds_draft_seq *seqs, uint32_t n_seqs, ds_draft_pick *pick, void *ctx, int32_t *ids, float *conf, ds_err *err);
+ds_rc ds_runner_draft(ds_runner *r, const ds_draft_seq *seqs, uint32_t n_seqs, ds_draft_pick *pick, void *ctx, int32_t *ids, float *conf, ds_err *err);
 
 /* ---- images ---------------------------------------------------------------------------------------------------------------------------------------- */
 
@@ -167,23 +168,23 @@ ds_rc ds_run_draft(ds_run *r, const ds_draft_seq *seqs, uint32_t n_seqs, ds_draf
 uint32_t ds_model_span(const ds_model *m, uint32_t n_h, uint32_t n_w);
 
 /* Vision tower and aligner: patches [n_h * n_w][3 * patch * patch], (v/255 - 0.5)/0.5, row-major, channel-major inside -> out [span][hidden_size], delimiters included. */
-ds_rc ds_run_image(ds_run *r, const float *patches, uint32_t n_h, uint32_t n_w, float *out, ds_err *err);
+ds_rc ds_runner_image(ds_runner *r, const float *patches, uint32_t n_h, uint32_t n_w, float *out, ds_err *err);
 
 /* ---- looking in ------------------------------------------------------------------------------------------------------------------------------------ */
 
 typedef enum { DS_RECORD_MAIN, DS_RECORD_INDEX } ds_record_kind;
 /* Record of entry j of KV source `source` (an ordinal) of a sequence with these blocks. *bytes: its length. */
-const uint8_t *ds_run_record(const ds_run *r, ds_record_kind kind, uint32_t source, const uint32_t *blocks, uint32_t entry, size_t *bytes);
+const uint8_t *ds_runner_record(const ds_runner *r, ds_record_kind kind, uint32_t source, const uint32_t *blocks, uint32_t entry, size_t *bytes);
 /* Bytes of a whole block, to save, send or restore it: block_bytes. */
-uint8_t *ds_run_block(ds_run *r, uint32_t block);
+uint8_t *ds_runner_block(ds_runner *r, uint32_t block);
 /* Bytes of a slot's state, valid for a sequence at the position where it was saved. */
-uint8_t *ds_run_slot(ds_run *r, uint32_t slot);
+uint8_t *ds_runner_slot(ds_runner *r, uint32_t slot);
 
 /* ---- one sequence at a time -------------------------------------------------------------------------------------------------------------------------- */
 
 /* Bookkeeping for a single sequence in slot 0 with blocks 0, 1, ...: what the commands for one prompt need. */
 typedef struct {
-    ds_run *run;
+    ds_runner *run;
     uint32_t chunk;     /* rows of a step at most, 1 .. max_rows */
     bool ced;
     uint32_t n;         /* tokens processed so far */
@@ -191,7 +192,7 @@ typedef struct {
     uint32_t *blocks;   /* identity table */
 } ds_solo;
 
-ds_rc ds_solo_init(ds_solo *s, ds_run *run, uint32_t chunk, bool ced, ds_err *err);
+ds_rc ds_solo_init(ds_solo *s, ds_runner *run, uint32_t chunk, bool ced, ds_err *err);
 void ds_solo_fini(ds_solo *s);
 
 /* Receives `rows` consecutive logits rows; a code other than DS_OK ends the call with it. */

@@ -1,0 +1,79 @@
+/* Opening a model directory, and what can be asked of a model. */
+#include <stdlib.h>
+
+#include "model/model_internal.h"
+
+ds_rc ds_model_open(ds_model **out, const char *dir, const ds_model_opts *opts, ds_err *err)
+{
+    ds_model_opts o = opts ? *opts : (ds_model_opts){ 0 };
+    ds_model *m = calloc(1, sizeof *m);
+    ds_rc rc;
+
+    *out = NULL;
+    if (!m)
+        return ds_fail(err, DS_E_NOMEM, "model: out of memory");
+    m->no_data = o.no_data;
+    rc = ds_kern_init(&m->k, o.kernels, err);
+    if (rc == DS_OK)
+        rc = ds_config_load(&m->c, dir, err);
+    if (rc == DS_OK) {
+        ds_topology_init(&m->t, &m->c);
+        if (!ds_places_init(&m->at, &m->c, &m->t))
+            rc = ds_fail(err, DS_E_FORMAT, "config.json: the state of a sequence is larger than memory can be");
+    }
+    if (rc == DS_OK)
+        rc = ds_weights_open(&m->w, dir, &m->c, &m->t, &m->k, &o, err);
+    if (rc != DS_OK) {
+        ds_model_close(m);
+        return rc;
+    }
+    *out = m;
+    return DS_OK;
+}
+
+void ds_model_close(ds_model *m)
+{
+    if (!m)
+        return;
+    ds_weights_close(&m->w);
+    free(m);
+}
+
+const ds_config *ds_model_config(const ds_model *m)
+{
+    return &m->c;
+}
+
+const ds_topology *ds_model_topology(const ds_model *m)
+{
+    return &m->t;
+}
+
+const char *ds_model_kernels(const ds_model *m)
+{
+    return m->k.name;
+}
+
+void ds_model_stat(const ds_model *m, ds_model_stats *out)
+{
+    *out = m->w.stats;
+}
+
+void ds_model_layout_get(const ds_model *m, ds_model_layout *out)
+{
+    const ds_config *c = &m->c;
+
+    *out = (ds_model_layout){
+        .block_tokens = BLOCK_TOKENS,
+        .block_bytes = m->at.block_bytes,
+        .slot_bytes = m->at.slot_bytes,
+        .tail_bytes = m->at.tail_bytes,
+        .window = c->sliding_window,
+        .ring = m->at.ring,
+        .rollback = m->at.rollback,
+        .drafts = c->num_nextn_predict_layers ? c->dspark_block_size : 0,
+        .vocab = c->vocab_size,
+        .max_context = c->max_position_embeddings,
+        .lookback = c->n_engram_layers ? c->engram_max_ngram_size - 1 : 0,
+    };
+}

@@ -1,0 +1,95 @@
+/* Where things lie inside a KV block, a state slot and a tail slot. */
+#include "format/numfmt.h"
+#include "model/model_internal.h"
+
+/* Puts n records of `bytes` at the next multiple of `align` and moves *at behind them. */
+static bool place(size_t *off, size_t *at, size_t n, size_t bytes, size_t align)
+{
+    size_t size, end;
+
+    *off = (*at + align - 1) & ~(align - 1);
+    if (*off < *at || !ds_size_mul(&size, n, bytes) || !ds_size_add(&end, *off, size))
+        return false;
+    *at = end;
+    return true;
+}
+
+bool ds_places_init(ds_places *p, const ds_config *c, const ds_topology *t)
+{
+    bool ok = true;
+    uint32_t step = c->num_nextn_predict_layers ? c->dspark_block_size + 1 : 0; /* rows of a verify step */
+    uint32_t behind = 1;
+    size_t nd = (size_t)c->hc_mult * c->hidden_size, at = 0;
+
+    *p = (ds_places){ 0 };
+    p->rollback = step > 6 ? step : 6;
+    p->ring = c->sliding_window + p->rollback;
+    if (c->n_engram_layers && c->engram_max_ngram_size - 1 > behind)
+        behind = c->engram_max_ngram_size - 1;
+    for (p->n_open = 8; p->n_open < p->rollback + behind;)
+        p->n_open *= 2;
+
+    /* block: unpadded, for the record is also what is stored and sent */
+    for (uint32_t s = 0; s < c->n_kv_sources; s++) {
+        uint32_t per_block = BLOCK_TOKENS / c->compress_ratios[c->kv_source_layer_ids[s]];
+        ok = ok && place(&p->main_off[s], &at, per_block, ds_kv_main_bytes(c->head_dim), 1) &&
+             place(&p->idx_off[s], &at, per_block, ds_kv_index_bytes(c->index_head_dim), 1);
+    }
+    p->block_bytes = at;
+
+    at = 0;
+    for (uint32_t l = 0; l < t->n_layers; l++)
+        ok = ok && place(&p->ring_off[l], &at, p->ring, ds_kv_window_bytes(c->head_dim), 64);
+    for (uint32_t s = 0; s < c->n_kv_sources; s++)
+        if (c->compress_ratios[c->kv_source_layer_ids[s]] == 2)
+            ok = ok && place(&p->open_off[s], &at, p->n_open, DS_OPEN_REC(c->head_dim), 64);
+    if (c->n_engram_layers)
+        ok = ok && place(&p->hist_off, &at, p->n_open, 8, 64);
+    p->slot_bytes = (at + 63) & ~(size_t)63;
+
+    at = 0;
+    for (uint32_t i = 0; i < c->n_dspark_targets; i++)
+        p->n_enc_taps += c->dspark_target_layer_ids[i] < t->first_decoder;
+    ok = ok && place(&p->tail_x, &at, c->sliding_window, nd * sizeof(float), 64) &&
+         place(&p->tail_mix, &at, c->sliding_window, ds_config_hc_rows(c) * sizeof(float), 64) &&
+         place(&p->tail_tap, &at, c->sliding_window, (size_t)p->n_enc_taps * c->hidden_size * sizeof(float), 64) &&
+         place(&p->tail_dead, &at, c->sliding_window, 1, 64);
+    for (uint32_t i = 0; i < c->n_engram_layers; i++)
+        if (c->engram_layer_ids[i] >= t->first_decoder)
+            ok = ok && place(&p->tail_rows[i], &at, c->sliding_window, ds_config_engram_columns(c) * sizeof(uint64_t), 64);
+    p->tail_bytes = (at + 63) & ~(size_t)63;
+    return ok;
+}
+
+ds_ring_view ds_runner_ring(const ds_runner *r, uint32_t layer)
+{
+    const ds_places *p = &r->m->at;
+    return (ds_ring_view){ r->slots, p->slot_bytes, p->ring_off[layer], p->ring, (uint32_t)ds_kv_window_bytes(r->m->c.head_dim) };
+}
+
+ds_ring_view ds_runner_tail_ring(const ds_runner *r, size_t off, size_t rec_bytes)
+{
+    return (ds_ring_view){ r->tails, r->m->at.tail_bytes, off, r->m->c.sliding_window, (uint32_t)rec_bytes };
+}
+
+ds_ring_view ds_runner_open_ring(const ds_runner *r, uint32_t source)
+{
+    const ds_places *p = &r->m->at;
+    return (ds_ring_view){ r->slots, p->slot_bytes, p->open_off[source], p->n_open, (uint32_t)DS_OPEN_REC(r->m->c.head_dim) };
+}
+
+ds_ring_view ds_runner_hist_ring(const ds_runner *r)
+{
+    const ds_places *p = &r->m->at;
+    return (ds_ring_view){ r->slots, p->slot_bytes, p->hist_off, p->n_open, 8 };
+}
+
+ds_kv_view ds_runner_kv(const ds_runner *r, ds_record_kind kind, uint32_t source)
+{
+    const ds_config *c = &r->m->c;
+    const ds_places *p = &r->m->at;
+    uint32_t ratio = c->compress_ratios[c->kv_source_layer_ids[source]];
+    size_t bytes = kind == DS_RECORD_MAIN ? ds_kv_main_bytes(c->head_dim) : ds_kv_index_bytes(c->index_head_dim);
+
+    return (ds_kv_view){ r->kv, p->block_bytes, kind == DS_RECORD_MAIN ? p->main_off[source] : p->idx_off[source], (uint32_t)bytes, ratio, BLOCK_TOKENS / ratio };
+}
