@@ -20,6 +20,8 @@ typedef struct {
 /* commands.c; ends with a NULL name. A new command is a line there and its prototype below. */
 extern const ds_cmd ds_commands[];
 
+ds_cmd_fn ds_cmd_draft;
+ds_cmd_fn ds_cmd_logits;
 ds_cmd_fn ds_cmd_tokenize;
 
 /* Parses; on --help or wrong use prints and returns the exit status to leave with, else -1. No positional words are allowed. */

@@ -4,6 +4,8 @@
 #include <stddef.h>
 
 const ds_cmd ds_commands[] = {
+    { "logits", ds_cmd_logits, "token ids to logits" },
+    { "draft", ds_cmd_draft, "what the draft blocks propose after a prompt" },
     { "tokenize", ds_cmd_tokenize, "text to token ids and back" },
     { NULL, NULL, NULL },
 };

@@ -1,0 +1,154 @@
+#include "cli/model_cli.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <ds/tokenizer.h>
+
+#include "base/json.h"
+#include "format/file.h"
+
+enum { IDS_FILE_MAX_BYTES = 256 << 20, IDS_MAX = 64 << 20 };
+
+static ds_rc token_map(void *ctx, const char *dir, int32_t *map, uint32_t vocab, ds_err *err)
+{
+    char path[4096];
+    ds_tokenizer *t;
+    uint32_t classes;
+    ds_rc rc;
+
+    (void)ctx;
+    if ((size_t)snprintf(path, sizeof path, "%s/tokenizer.json", dir) >= sizeof path)
+        return ds_fail(err, DS_E_ARG, "model directory: the path is longer than %zu bytes", sizeof path - 16);
+    rc = ds_tokenizer_open(&t, path, err);
+    if (rc != DS_OK)
+        return rc;
+    if (ds_tokenizer_size(t) != vocab)
+        rc = ds_fail(err, DS_E_FORMAT, "tokenizer.json has %u ids, config.json vocab_size is %u", ds_tokenizer_size(t), vocab);
+    else
+        rc = ds_tokenizer_engram_map(t, (uint32_t *)map, &classes, err);
+    ds_tokenizer_destroy(t);
+    return rc;
+}
+
+ds_rc ds_cli_model_open(ds_cli_model *m, const char *dir, const char *kernels, uint32_t threads, ds_err *err)
+{
+    ds_model_opts o = { .kernels = kernels, .token_map = token_map };
+    ds_rc rc;
+
+    *m = (ds_cli_model){ 0 };
+    rc = ds_pool_create(&m->pool, &(ds_pool_opts){ .n_threads = threads }, err);
+    if (rc != DS_OK)
+        return rc;
+    o.pool = m->pool;
+    rc = ds_model_open(&m->model, dir, &o, err);
+    if (rc != DS_OK)
+        ds_cli_model_close(m);
+    return rc;
+}
+
+void ds_cli_model_close(ds_cli_model *m)
+{
+    ds_model_close(m->model);
+    ds_pool_destroy(m->pool);
+    *m = (ds_cli_model){ 0 };
+}
+
+static bool push(ds_cli_ids *ids, size_t *cap, int32_t v)
+{
+    if (ids->n == *cap) {
+        size_t more = *cap ? 2 * *cap : 256;
+        int32_t *p = realloc(ids->p, more * sizeof *p);
+        if (!p)
+            return false;
+        ids->p = p;
+        *cap = more;
+    }
+    ids->p[ids->n++] = v;
+    return true;
+}
+
+/* Values that no vocabulary has become -1, which ds_cli_ids_check refuses. */
+static int32_t narrow(int64_t v)
+{
+    return v < 0 || v > INT32_MAX ? -1 : (int32_t)v;
+}
+
+static ds_rc parse_list(ds_cli_ids *ids, const char *arg, bool *wrong_use, ds_err *err)
+{
+    size_t cap = 0;
+    const char *p = arg;
+
+    for (;; p++) {
+        char *end, q[220];
+        long long v;
+        errno = 0;
+        v = strtoll(p, &end, 10);
+        if (end == p || errno || *p == ' ' || *p == '+' || (*end != ',' && *end != '\0')) {
+            *wrong_use = true;
+            return ds_fail(err, DS_E_ARG, "--tokens: '%s': expected ids such as 1,2,3 or @FILE", ds_quote(q, sizeof q, arg, strlen(arg)));
+        }
+        if (!push(ids, &cap, narrow(v)))
+            return ds_fail(err, DS_E_NOMEM, "--tokens: out of memory");
+        if (*end == '\0')
+            return DS_OK;
+        p = end;
+    }
+}
+
+static ds_rc parse_array(ds_cli_ids *ids, const char *path, const char *text, size_t n, ds_err *err)
+{
+    ds_json_doc *doc;
+    size_t cap = 0;
+    ds_rc rc = ds_json_parse(&doc, text, n, &(ds_json_opts){ .max_depth = 2, .max_values = IDS_MAX }, err);
+
+    if (rc != DS_OK)
+        return ds_err_prefix(err, rc, "%s: ", path);
+    if (ds_json_root(doc)->type != DS_JSON_ARRAY)
+        rc = ds_fail(err, DS_E_FORMAT, "%s: expected a JSON array of token ids", path);
+    for (const ds_json *v = ds_json_root(doc)->child; v && rc == DS_OK; v = v->next) {
+        int64_t id;
+        if (!ds_json_i64(v, &id))
+            rc = ds_fail(err, DS_E_FORMAT, "%s: element %u is no token id", path, ids->n);
+        else if (!push(ids, &cap, narrow(id)))
+            rc = ds_fail(err, DS_E_NOMEM, "%s: out of memory", path);
+    }
+    ds_json_free(doc);
+    if (rc == DS_OK && ids->n == 0)
+        rc = ds_fail(err, DS_E_FORMAT, "%s: no token ids", path);
+    return rc;
+}
+
+ds_rc ds_cli_ids_parse(ds_cli_ids *ids, const char *arg, bool *wrong_use, ds_err *err)
+{
+    char *text, label[220];
+    size_t n;
+    ds_rc rc;
+
+    *ids = (ds_cli_ids){ 0 };
+    *wrong_use = false;
+    if (arg[0] != '@') {
+        rc = parse_list(ids, arg, wrong_use, err);
+    } else {
+        rc = ds_file_read(&text, &n, arg + 1, IDS_FILE_MAX_BYTES, err);
+        if (rc != DS_OK)
+            return rc;
+        rc = parse_array(ids, ds_file_label(label, sizeof label, arg + 1), text, n, err);
+        free(text);
+    }
+    if (rc != DS_OK) {
+        free(ids->p);
+        *ids = (ds_cli_ids){ 0 };
+    }
+    return rc;
+}
+
+ds_rc ds_cli_ids_check(const ds_cli_ids *ids, uint32_t vocab, ds_err *err)
+{
+    for (uint32_t i = 0; i < ids->n; i++)
+        if (ids->p[i] < 0 || (uint32_t)ids->p[i] >= vocab)
+            return ds_fail(err, DS_E_ARG, "token id at position %u is outside the vocabulary (0 .. %u)", i, vocab - 1);
+    return DS_OK;
+}

@@ -1,0 +1,31 @@
+/* What the commands that run a model share: opening it, token ids from the command line. */
+#ifndef DS_CLI_MODEL_CLI_H
+#define DS_CLI_MODEL_CLI_H
+
+#include "base/pool.h"
+#include "cli/cli.h"
+#include "model/model.h"
+
+typedef struct {
+    ds_pool *pool;
+    ds_model *model;
+} ds_cli_model;
+
+/* A team of `threads` (0: one for each CPU) and the model with the kernels wanted (NULL: the best). The token map for Engram comes from the directory's
+ * tokenizer.json when the checkpoint has none. On failure nothing is held. */
+ds_rc ds_cli_model_open(ds_cli_model *m, const char *dir, const char *kernels, uint32_t threads, ds_err *err);
+void ds_cli_model_close(ds_cli_model *m);
+
+typedef struct {
+    int32_t *p; /* free() it */
+    uint32_t n;
+} ds_cli_ids;
+
+/* `arg` is "1,2,3", or "@FILE" with a JSON array. *wrong_use: the argument alone shows the mistake. */
+ds_rc ds_cli_ids_parse(ds_cli_ids *ids, const char *arg, bool *wrong_use, ds_err *err);
+/* Ids outside 0 .. vocab-1 are refused. */
+ds_rc ds_cli_ids_check(const ds_cli_ids *ids, uint32_t vocab, ds_err *err);
+
+#define DS_CLI_KERNELS "ref|avx2|avx512|amx"
+
+#endif
