@@ -55,6 +55,7 @@ typedef struct {
     uint32_t max_context_tokens;      /* prompt + output; 0 = not checked */
     uint32_t max_tools;               /* a longer list is a 400 */
     uint32_t max_images;
+    const char *image_token;          /* spelling of the image placeholder in the tokenizer at hand; borrowed, never NULL */
     bool tasks;                       /* accept `task` on messages (quick instructions) */
     /* protocol */
     bool recipe_call_order;           /* Responses: calls sorted by call_id as strings */
@@ -188,7 +189,7 @@ typedef enum { /* where the output parser starts (recipe 3.2) */
     DS_START_RAW,             /* completions: no parsing, decoding and stop strings only */
 } ds_parse_start;
 
-typedef struct { int32_t token; float bias; } ds_logit_bias;
+typedef struct { uint32_t token; float bias; } ds_logit_bias;
 typedef struct { ds_str name, json; } ds_echo; /* a member of the response object and its compact JSON */
 
 typedef struct { /* NaN or -1 = not given, unless said otherwise */
@@ -277,16 +278,16 @@ ds_rc ds_request_layout_image(ds_request *r, uint32_t i, uint32_t width, uint32_
 /* The size rule alone: fills fitted_w … tokens from width and height. DS_E_ARG when a side is 0 or the rule doesn't settle. */
 ds_rc ds_image_layout(ds_image *image, ds_err *err);
 
-/* The prompt (of prompt `i` < n_prompts). *runs belong to the request. One image placeholder for each image: the spelling is that of the
- * encoding's image token. Renders once; later calls return the same. DS_E_NOMEM, DS_E_ARG. */
+/* The prompt (of prompt `i` < n_prompts). *runs belong to the request. One image placeholder for each image, spelled
+ * as opts.image_token. Renders once; later calls return the same. DS_E_NOMEM, DS_E_ARG. */
 ds_rc ds_request_render(ds_request *r, uint32_t i, const ds_run **runs, size_t *n_runs, ds_err *err);
 /* completions with token ids as prompt: *ids is NULL for text. */
-void ds_request_prompt_ids(const ds_request *r, uint32_t i, const int32_t **ids, size_t *n_ids);
+void ds_request_prompt_ids(const ds_request *r, uint32_t i, const uint32_t **ids, size_t *n_ids);
 /* Tokens that the laid-out images add to the encoded runs: sum of tokens - 1. */
 size_t ds_request_image_extra_tokens(const ds_request *r);
 /* Widens each image token of ids (n_ids of them) to its image's count, in place from the end; cap >= n_ids + extra. Returns the new length;
  * 0 if the number of image tokens isn't n_images. */
-size_t ds_request_expand_images(const ds_request *r, int32_t image_id, int32_t *ids, size_t n_ids, size_t cap);
+size_t ds_request_expand_images(const ds_request *r, uint32_t image_id, uint32_t *ids, size_t n_ids, size_t cap);
 
 /* Prompt + output limit against max_context_tokens: DS_E_FORMAT with context_length_exceeded. A default output limit is cut instead
  * (*max_tokens receives what remains; may be NULL). */

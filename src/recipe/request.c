@@ -1,0 +1,237 @@
+/* Making, reading and dropping a request. */
+#include "recipe/request_internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* A request refers to its parsed body and adds nodes to it; no adapter needs more than a small multiple of the body. */
+#define REGION_PER_BYTE 64
+#define REGION_BASE ((size_t)16 << 20)
+
+static ds_rc parse_body(ds_rp *p, ds_proto proto, const char *body, size_t n)
+{
+    ds_err err = { 0 };
+    ds_doc *d = ds_region_alloc(p->mem, sizeof *d);
+    const ds_json *root;
+    ds_rc rc;
+
+    if (!d) {
+        ds_rp_oom(p);
+        return p->rc;
+    }
+    rc = ds_json_parse(&d->doc, body, n, NULL, &err);
+    if (rc == DS_E_NOMEM) {
+        ds_rp_oom(p);
+        return p->rc;
+    }
+    if (rc != DS_OK) {
+        p->rc = ds_api_fail(p->why, 400, NULL, NULL, NULL, "the body is not valid JSON: %s", n ? err.msg : "it is empty");
+        return p->rc;
+    }
+    d->next = p->r->docs;
+    p->r->docs = d;
+    root = ds_json_root(d->doc);
+    if (root->type != DS_JSON_OBJECT) {
+        p->rc = ds_api_fail(p->why, 400, NULL, NULL, NULL, "the body must be a JSON object, got %s", ds_json_type_name(root));
+        return p->rc;
+    }
+    switch (proto) {
+    case DS_PROTO_CHAT:
+        ds_request_chat(p, root);
+        break;
+    case DS_PROTO_RESPONSES:
+        ds_request_responses(p, root);
+        break;
+    case DS_PROTO_MESSAGES:
+        ds_request_messages(p, root);
+        break;
+    case DS_PROTO_COMPLETIONS:
+        ds_request_completions(p, root);
+        break;
+    }
+    if (ds_rp_stop(p))
+        return p->rc;
+    if (p->held_stage != DS_STAGE_TYPE) {
+        *p->why = p->held;
+        p->rc = DS_E_FORMAT;
+    }
+    return p->rc;
+}
+
+/* What follows from all fields together. */
+static void finish(ds_rp *p)
+{
+    ds_request *r = p->r;
+    ds_request_info_data *i = &r->info;
+
+    if (!i->has_max_tokens)
+        i->max_tokens = i->thinking ? p->o->default_max_tokens_thinking : p->o->default_max_tokens;
+    i->images = r->images;
+    if (i->proto == DS_PROTO_COMPLETIONS) {
+        i->start = DS_START_RAW;
+        return;
+    }
+    i->n_prompts = 1;
+    if (i->opts.encoding == DS_ENC_V4)
+        ds_conv_later_systems_to_user(&r->conv);
+    ds_conv_order_results(&r->conv, p->mem);
+    if (r->conv.last && r->conv.last->prefix) {
+        const ds_msg *m = r->conv.last;
+
+        i->start = i->thinking && m->reasoning.first && !m->content.bytes ? DS_START_REASONING_KEEP : DS_START_CONTENT_KEEP;
+    } else if (i->thinking) {
+        i->start = DS_START_REASONING;
+    } else {
+        i->start = i->tool_choice == DS_CHOICE_REQUIRED ? DS_START_BLOCK : DS_START_CONTENT;
+    }
+    if (r->conv.last && r->conv.last->role == DS_ROLE_USER && r->conv.last->task != DS_TASK_NONE && r->conv.last->task != DS_TASK_ACTION)
+        i->start = DS_START_CONTENT_KEEP;
+}
+
+ds_rc ds_request_parse(ds_request **out, const ds_request_parse_args *args, const char *body, size_t n, ds_api_error *refusal, ds_err *err)
+{
+    ds_recipe_opts defaults;
+    ds_rp p = { 0 };
+    ds_request *r;
+
+    *out = NULL;
+    *refusal = (ds_api_error){ 0 };
+    ds_recipe_opts_init(&defaults);
+    r = calloc(1, sizeof *r);
+    if (!r)
+        return ds_fail(err, DS_E_NOMEM, "request: out of memory");
+    r->mem.limit_bytes = n < (SIZE_MAX - REGION_BASE) / REGION_PER_BYTE ? REGION_BASE + n * REGION_PER_BYTE : SIZE_MAX;
+    r->info.proto = args->proto;
+    r->info.opts = args->opts ? *args->opts : defaults;
+    p.r = r;
+    p.mem = &r->mem;
+    p.o = &r->info.opts;
+    p.io = args->io;
+    p.count = args->count_tokens;
+    p.why = refusal;
+    p.err = err;
+    if (parse_body(&p, args->proto, body, n) == DS_OK) {
+        finish(&p);
+        if (!ds_rp_stop(&p)) {
+            *out = r;
+            return DS_OK;
+        }
+    }
+    ds_request_destroy(r);
+    if (p.rc == DS_E_FORMAT)
+        ds_fail(err, DS_E_FORMAT, "%s", refusal->message);
+    return p.rc;
+}
+
+void ds_request_destroy(ds_request *r)
+{
+    if (!r)
+        return;
+    if (r->rendered)
+        for (uint32_t i = 0; i < r->info.n_prompts; i++) {
+            free(r->rendered[i].text);
+            free(r->rendered[i].runs);
+        }
+    for (ds_doc *d = r->docs; d; d = d->next)
+        ds_json_free(d->doc);
+    ds_region_free(&r->mem);
+    free(r);
+}
+
+const ds_request_info_data *ds_request_info(const ds_request *r)
+{
+    return &r->info;
+}
+
+const ds_tool *ds_request_tool(const ds_request *r, const char *name, size_t n)
+{
+    const struct ds_idmap_slot *s = ds_idmap_find(&r->tool_map, (ds_str){ name, n });
+
+    return s ? &r->info.tools[s->value] : NULL;
+}
+
+ds_rc ds_request_render(ds_request *r, uint32_t i, const ds_run **runs, size_t *n_runs, ds_err *err)
+{
+    struct ds_rendered *d;
+    ds_rc rc;
+
+    *runs = NULL;
+    *n_runs = 0;
+    if (i >= r->info.n_prompts)
+        return ds_fail(err, DS_E_ARG, "prompt %u: the request has %u", i, r->info.n_prompts);
+    if (!r->rendered) {
+        r->rendered = ds_region_array(&r->mem, r->info.n_prompts, sizeof *r->rendered);
+        if (!r->rendered)
+            return ds_fail(err, DS_E_NOMEM, "prompt: out of memory");
+    }
+    d = &r->rendered[i];
+    if (!d->runs) {
+        rc = r->info.proto == DS_PROTO_COMPLETIONS ? ds_render_completion(r, i, d, err) : ds_render_conversation(r, d, err);
+        if (rc != DS_OK)
+            return rc;
+    }
+    *runs = d->runs;
+    *n_runs = d->n_runs;
+    return DS_OK;
+}
+
+void ds_request_prompt_ids(const ds_request *r, uint32_t i, const uint32_t **ids, size_t *n_ids)
+{
+    *ids = NULL;
+    *n_ids = 0;
+    if (r->prompts && i < r->info.n_prompts) {
+        *ids = r->prompts[i].ids;
+        *n_ids = r->prompts[i].n_ids;
+    }
+}
+
+ds_rc ds_request_check_length(const ds_request *r, size_t prompt_tokens, uint32_t *max_tokens, ds_api_error *refusal)
+{
+    const ds_request_info_data *i = &r->info;
+    uint32_t limit = i->max_tokens, context = i->opts.max_context_tokens;
+    const char *param = i->proto == DS_PROTO_RESPONSES ? "input" : i->proto == DS_PROTO_COMPLETIONS ? "prompt" : "messages";
+
+    if (context && (prompt_tokens >= context || (i->has_max_tokens && limit > context - prompt_tokens)))
+        return ds_api_fail(refusal, 400, NULL, "context_length_exceeded", param,
+                           "prompt is too long: %zu tokens in the prompt and %u for the output exceed the context of %u tokens", prompt_tokens,
+                           i->has_max_tokens ? limit : 1, context);
+    if (context && limit > context - prompt_tokens)
+        limit = context - (uint32_t)prompt_tokens;
+    if (max_tokens)
+        *max_tokens = limit;
+    return DS_OK;
+}
+
+ds_rc ds_request_items(ds_request *r, ds_str *items, ds_err *err)
+{
+    ds_buf b = { 0 };
+
+    *items = (ds_str){ "", 0 };
+    if (r->info.proto != DS_PROTO_RESPONSES)
+        return DS_OK;
+    if (!r->items.p) {
+        for (const ds_json *v = r->stored_items ? r->stored_items->child : NULL; v; v = v->next) {
+            if (b.len)
+                ds_buf_putc(&b, ',');
+            ds_json_write(&b, v, DS_JSON_COMPACT);
+        }
+        if (ds_json_is(r->input, DS_JSON_STRING)) {
+            ds_buf_puts(&b, b.len ? ",{\"type\":\"message\",\"role\":\"user\",\"content\":" : "{\"type\":\"message\",\"role\":\"user\",\"content\":");
+            ds_json_write(&b, r->input, DS_JSON_COMPACT);
+            ds_buf_putc(&b, '}');
+        } else if (ds_json_is(r->input, DS_JSON_ARRAY)) {
+            for (const ds_json *v = r->input->child; v; v = v->next) {
+                if (b.len)
+                    ds_buf_putc(&b, ',');
+                ds_json_write(&b, v, DS_JSON_COMPACT);
+            }
+        }
+        if (!b.oom)
+            r->items = ds_region_str(&r->mem, b.p, b.len);
+        ds_buf_free(&b);
+        if (!r->items.p)
+            return ds_fail(err, DS_E_NOMEM, "input items: out of memory");
+    }
+    *items = r->items;
+    return DS_OK;
+}
