@@ -14,6 +14,8 @@ demo: all
 	tools/demo.sh $(BUILD)
 test: all
 	tests/run.py --build $(BUILD)
+sanitize:
+	tools/sanitize.sh
 bench: all
 	meson test -C $(BUILD) --benchmark --verbose --num-processes 1
 fuzz:
@@ -22,4 +24,4 @@ format:
 	git ls-files '*.c' '*.h' | xargs clang-format -i
 check:
 	tools/check.py
-.PHONY: all deps demo test bench fuzz format check
+.PHONY: all deps demo test sanitize bench fuzz format check

@@ -136,12 +136,11 @@ static ds_json *new_node(parser *p)
 
 static inline void skip_space(parser *p)
 {
-    while (p->at < p->n) {
-        char c = p->s[p->at];
-        if (c != ' ' && c != '\n' && c != '\r' && c != '\t')
-            return;
-        p->at++;
-    }
+    size_t at = p->at;
+
+    while (at < p->n && (p->s[at] == ' ' || p->s[at] == '\n' || p->s[at] == '\r' || p->s[at] == '\t'))
+        at++;
+    p->at = at;
 }
 
 static int hex4(const char *s)
@@ -158,36 +157,36 @@ static int hex4(const char *s)
     return v;
 }
 
-/* p->at stands on a backslash; writes what the escape means. */
-static ds_rc read_escape(parser *p, char **out)
+/* *s stands on a backslash; writes what the escape means to *out and moves both on. */
+static ds_rc read_escape(const parser *p, const char **s, char **out)
 {
     static const char from[] = "\"\\/bfnrt", to[] = "\"\\/\b\f\n\r\t";
-    size_t start = p->at;
-    const char *hit;
+    const char *at = *s, *hit;
+    const size_t start = (size_t)(at - p->s), left = p->n - start;
     int unit, low;
     uint32_t cp;
 
-    if (p->n - start < 2)
+    if (left < 2)
         return refuse(p, p->n, "the text ends inside a string");
-    if (p->s[start + 1] != 'u') {
-        hit = p->s[start + 1] ? strchr(from, p->s[start + 1]) : NULL;
+    if (at[1] != 'u') {
+        hit = at[1] ? strchr(from, at[1]) : NULL;
         if (!hit)
             return refuse(p, start, "unknown escape in a string");
         *(*out)++ = to[hit - from];
-        p->at += 2;
+        *s = at + 2;
         return DS_OK;
     }
-    unit = p->n - start < 6 ? -1 : hex4(p->s + start + 2);
+    unit = left < 6 ? -1 : hex4(at + 2);
     if (unit < 0)
         return refuse(p, start, "\\u needs four hexadecimal digits");
-    p->at += 6;
+    *s = at + 6;
     cp = (uint32_t)unit;
     if (unit >= 0xd800 && unit < 0xe000) {
-        low = p->n - p->at >= 6 && p->s[p->at] == '\\' && p->s[p->at + 1] == 'u' ? hex4(p->s + p->at + 2) : -1;
+        low = left >= 12 && at[6] == '\\' && at[7] == 'u' ? hex4(at + 8) : -1;
         if (unit >= 0xdc00 || low < 0xdc00 || low > 0xdfff)
             return refuse(p, start, "lone surrogate escape");
         cp = 0x10000u + ((cp - 0xd800u) << 10) + ((uint32_t)low - 0xdc00u);
-        p->at += 6;
+        *s = at + 12;
     }
     *out += ds_utf8_encode(*out, cp);
     return DS_OK;
@@ -204,53 +203,58 @@ static ds_rc refuse_utf8(const parser *p, size_t at)
     return refuse(p, at, "invalid UTF-8");
 }
 
-/* p->at stands on the opening quote. The text is decoded to p->out. */
+/* p->at stands on the opening quote. The text is decoded to p->out. The position is kept in registers: stores to the text could change *p for
+ * all that the compiler knows. */
 static ds_rc read_string(parser *p, const char **text, uint32_t *text_len)
 {
-    const size_t start = p->at++;
-    char *o = p->out;
+    const char *const begin = p->s + p->at + 1, *const end = p->s + p->n, *s = begin;
+    char *const to = p->out, *o = to;
     uint64_t seen = 0; /* all bytes, or-ed: is there anything but ASCII? */
     ds_rc rc;
 
     for (;;) {
         unsigned char c;
 
-        while (p->n - p->at >= 8) {
-            uint64_t w, end;
+        while (end - s >= 8) {
+            uint64_t w, stop;
             size_t len;
-            memcpy(&w, p->s + p->at, 8);
+            memcpy(&w, s, 8);
             memcpy(o, &w, 8);
-            end = ds_json_run_end(w);
-            seen |= end ? w & (end ^ (end - 1)) : w; /* without what lies behind the end */
-            len = end ? (size_t)__builtin_ctzll(end) / 8 : 8;
-            p->at += len;
-            o += len;
-            if (end)
+            stop = ds_json_run_end(w);
+            if (stop) {
+                len = (size_t)__builtin_ctzll(stop) / 8;
+                seen |= w & (stop ^ (stop - 1)); /* without what lies behind */
+                s += len;
+                o += len;
                 break;
+            }
+            seen |= w;
+            s += 8;
+            o += 8;
         }
-        if (p->at == p->n)
-            return refuse(p, start, "the string that begins here doesn't end");
-        c = (unsigned char)p->s[p->at];
+        if (s == end)
+            return refuse(p, p->at, "the string that begins here doesn't end");
+        c = (unsigned char)*s;
         if (c == '"')
             break;
         if (c == '\\') {
-            rc = read_escape(p, &o);
+            rc = read_escape(p, &s, &o);
             if (rc != DS_OK)
                 return rc;
         } else if (c < 0x20) {
-            return refuse(p, p->at, "control character in a string; write it as an escape");
+            return refuse(p, (size_t)(s - p->s), "control character in a string; write it as an escape");
         } else { /* near the end of the input */
             seen |= c;
             *o++ = (char)c;
-            p->at++;
+            s++;
         }
     }
-    if ((seen & 0x8080808080808080u) && !ds_utf8_valid(p->s + start + 1, p->at - start - 1))
-        return refuse_utf8(p, start + 1);
-    p->at++;
-    *text = p->out;
-    *text_len = (uint32_t)(o - p->out);
+    if ((seen & 0x8080808080808080u) && !ds_utf8_valid(begin, (size_t)(s - begin)))
+        return refuse_utf8(p, (size_t)(begin - p->s));
     *o = '\0';
+    *text = to;
+    *text_len = (uint32_t)(o - to);
+    p->at = (size_t)(s - p->s) + 1;
     p->out = o + 1;
     return DS_OK;
 }
