@@ -5,6 +5,7 @@
  * One function, parser_scan(), walks all text: it jumps to the next byte that could matter, follows markers and stop sequences from there,
  * and passes on everything but the suffix that could still become one. */
 #include <assert.h>
+#include <endian.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -148,7 +149,7 @@ ds_rc ds_parser_create(ds_parser **out, const ds_parser_opts *opts, ds_err *err)
         p->vbuf = malloc(p->vcap);
         p->keys = malloc(KEY_SLOTS * sizeof *p->keys);
         if (opts->recover_orphan_invoke) {
-            p->ocap = p->vcap;
+            p->ocap = p->vcap + 2 * HDR_MAX; /* at least a tag */
             p->obuf = malloc(p->ocap);
         }
         if (!p->vbuf || !p->keys || (opts->recover_orphan_invoke && !p->obuf)) {
@@ -157,6 +158,8 @@ ds_rc ds_parser_create(ds_parser **out, const ds_parser_opts *opts, ds_err *err)
         }
     }
     make_literals(p);
+    for (unsigned i = 0; i < p->n_lits; i++)
+        p->second[(uint8_t)p->lits[i].s[1]] = true;
     make_sets(p);
     p->lead = !opts->preserve_newlines && (opts->start == DS_PARSER_CONTENT || opts->start == DS_PARSER_REASONING);
     switch (opts->start) {
@@ -355,22 +358,29 @@ static bool step_stops(ds_parser *p, uint8_t ch)
     return false;
 }
 
+/* Bytes before the next one that could matter: a '<' that may begin a marker, or the first byte of a stop sequence. */
 static size_t to_special(const ds_parser *p, const uint8_t *s, size_t n, bool stops)
 {
     size_t i = 0;
 
-    if (stops) {
+    if (stops && p->n_stops) {
         while (i < n && !p->special[s[i]])
             i++;
         return i;
     }
-    if (n < 32) {
-        while (i < n && s[i] != '<')
-            i++;
-        return i;
+    while (i < n) {
+        if (n - i < 32) {
+            while (i < n && s[i] != '<')
+                i++;
+        } else {
+            const uint8_t *at = memchr(s + i, '<', n - i);
+            i = at ? (size_t)(at - s) : n;
+        }
+        if (n - i < 2 || p->second[s[i + 1]])
+            return i;
+        i++;
     }
-    const uint8_t *at = memchr(s, '<', n);
-    return at ? (size_t)(at - s) : n;
+    return n;
 }
 
 static size_t min_size(size_t a, size_t b)
@@ -387,6 +397,10 @@ size_t parser_scan(ds_parser *p, const marker_set *set, const uint8_t *s, size_t
     size_t base = 0, i = 0, keep;
 
     *hit = M_NONE;
+    if (h.n == 0 && !p->lead && n && (nl_max == 0 || s[n - 1] != '\n') && to_special(p, s, n, stops) == n) { /* the usual case */
+        out(p, (const char *)s, n, p->pos);
+        return n;
+    }
     while (i < n) {
         if (p->cl == 0 && p->k == 0) {
             if (p->lead) { /* nothing is held then */
@@ -808,20 +822,17 @@ static size_t utf8_prefix(const uint8_t *s, size_t n)
     size_t i = 0;
 
     while (i < n) {
-        if (n - i >= 8) {
-            uint64_t w;
-            memcpy(&w, s + i, 8);
-            if (!(w & 0x8080808080808080ull)) {
-                i += 8;
-                continue;
-            }
-        }
+        uint64_t w;
+        uint32_t v;
+        while (n - i >= 8 && (memcpy(&w, s + i, 8), !(w & 0x8080808080808080ull)))
+            i += 8;
+        /* three bytes, the first not E0 or ED, whose second byte has a smaller range */
+        while (n - i >= 4 && (memcpy(&v, s + i, 4), v = le32toh(v), (v & 0xc0c0f0) == 0x8080e0) && (v & 0xff) != 0xe0 && (v & 0xff) != 0xed)
+            i += 3;
+        if (i == n)
+            break;
         if (s[i] < 0x80) {
             i++;
-            continue;
-        }
-        if (n - i >= 3 && s[i] >= 0xe1 && s[i] <= 0xec && (s[i + 1] & 0xc0) == 0x80 && (s[i + 2] & 0xc0) == 0x80) {
-            i += 3;
             continue;
         }
         int len = utf8_char(s + i, n - i);
@@ -912,6 +923,28 @@ static void count_reasoning(ds_parser *p, uint64_t begin, uint32_t n_tokens)
     p->r_done = true;
 }
 
+/* The usual small piece: ASCII without '<', not ending in a newline, in text or in a string, with nothing held. False: it isn't one. */
+static bool push_plain(ds_parser *p, const uint8_t *s, size_t n)
+{
+    bool value = p->state == S_VALUE && p->vkind == V_STRING;
+
+    if (n == 0 || n > 64 || p->nl + p->cl + p->k + p->u8n || p->lead || s[n - 1] == '\n')
+        return false;
+    if (!value && p->state != S_REASON && (p->state != S_CONTENT || p->n_stops))
+        return false;
+    for (size_t i = 0; i < n; i++)
+        if (s[i] == '<' || s[i] >= 0x80)
+            return false;
+    if (value) {
+        parser_value_text(p, (const char *)s, n);
+    } else {
+        ds_parse_event ev = { .kind = p->state == S_REASON ? DS_PARSE_REASONING : DS_PARSE_CONTENT, .bytes = (const char *)s, .n = n, .begin = p->pos, .end = p->pos + n };
+        p->o.sink(p->o.ctx, &ev);
+    }
+    p->pos += n;
+    return true;
+}
+
 void ds_parser_push(ds_parser *p, const void *bytes, size_t n, uint32_t n_tokens)
 {
     uint64_t begin = ds_parser_position(p);
@@ -919,7 +952,8 @@ void ds_parser_push(ds_parser *p, const void *bytes, size_t n, uint32_t n_tokens
     if (p->done)
         return;
     p->stats.tokens += n_tokens;
-    clean(p, bytes, n);
+    if (!push_plain(p, bytes, n))
+        clean(p, bytes, n);
     if (!p->r_done) {
         if (n)
             count_reasoning(p, begin, n_tokens);

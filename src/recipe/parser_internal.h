@@ -87,6 +87,7 @@ struct ds_parser {
     unsigned n_stops;
     void *stop_mem;
     bool special[256]; /* '<' and first bytes of stop sequences */
+    bool second[256];  /* second bytes of markers */
 
     /* held text */
     size_t nl, swallowed; /* swallowed: newlines that the last marker dropped */
