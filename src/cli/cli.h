@@ -23,6 +23,7 @@ extern const ds_cmd ds_commands[];
 ds_cmd_fn ds_cmd_draft;
 ds_cmd_fn ds_cmd_logits;
 ds_cmd_fn ds_cmd_render;
+ds_cmd_fn ds_cmd_synth;
 ds_cmd_fn ds_cmd_tokenize;
 
 /* Parses; on --help or wrong use prints and returns the exit status to leave with, else -1. No positional words are allowed. */

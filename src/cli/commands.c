@@ -7,6 +7,7 @@ const ds_cmd ds_commands[] = {
     { "logits", ds_cmd_logits, "token ids to logits" },
     { "draft", ds_cmd_draft, "what the draft blocks propose after a prompt" },
     { "render", ds_cmd_render, "an API request to the prompt and its token ids" },
+    { "synth", ds_cmd_synth, "a random checkpoint from a config and a seed" },
     { "tokenize", ds_cmd_tokenize, "text to token ids and back" },
     { NULL, NULL, NULL },
 };
