@@ -18,9 +18,9 @@
 #include <ds/err.h>
 #include <ds/run.h>
 
-#define DS_TOKEN_NONE UINT32_MAX            /* no such token */
-#define DS_TOKENIZER_FILE_MAX (64u << 20)   /* bytes of tokenizer.json */
-#define DS_TOKENIZER_TEXT_MAX (1u << 30)    /* bytes of one text; runs: of all text together */
+#define DS_TOKEN_NONE UINT32_MAX          /* no such token */
+#define DS_TOKENIZER_FILE_MAX (64u << 20) /* bytes of tokenizer.json */
+#define DS_TOKENIZER_TEXT_MAX (1u << 30)  /* bytes of one text; runs: of all text together */
 
 typedef struct ds_tokenizer ds_tokenizer;
 
@@ -68,8 +68,9 @@ typedef struct {
 void ds_ids_free(ds_ids *ids); /* back to zero-initialised */
 
 typedef struct {
-    uint32_t n_threads;     /* 0 = 1; at most 64; helpers sleep between calls. Text below 64 KiB is always encoded by the caller alone */
-    uint32_t cache_entries; /* pieces remembered by each thread, 64 bytes each; rounded up to a power of two in 1024 .. 1048576; 0 = 32768 */
+    uint32_t n_threads; /* 0 = 1; at most 64; helpers sleep between calls. Text below 64 KiB is always encoded by the caller alone */
+    uint32_t
+        cache_entries; /* pieces remembered by each thread, 64 bytes each; rounded up to a power of two in 1024 .. 1048576; 0 = 32768 */
 } ds_encoder_opts;
 
 typedef struct ds_encoder ds_encoder; /* one thread uses it at a time */
@@ -79,8 +80,8 @@ ds_rc ds_encoder_create(ds_encoder **out, const ds_tokenizer *t, const ds_encode
 void ds_encoder_destroy(ds_encoder *e); /* NULL is fine */
 
 /* Each appends to *ids and leaves it as it was on failure. The ids don't depend on threads, on the cache, or on what was encoded before.
- * Time is O(n log n) in the longest piece, else O(n). Scratch memory: at most 28 bytes for each byte of the longest piece; what exceeds 1 MiB is
- * given back before the call returns. DS_E_NOMEM; DS_E_ARG: text too long, a control run that names no added token, match limit. */
+ * Time is O(n), in files whose merges aren't in a trainer's order O(n log n) in the longest piece. Scratch memory: at most 36 bytes for each byte of
+ * the longest piece; what exceeds 1 MiB is given back before the call returns. DS_E_NOMEM; DS_E_ARG: text too long, a control run that names no added token, match limit. */
 ds_rc ds_encoder_text(ds_encoder *e, const char *text, size_t n, ds_ids *ids, ds_err *err);
 /* Adjacent text runs are encoded as if they were one. Empty text runs are skipped. */
 ds_rc ds_encoder_runs(ds_encoder *e, const ds_run *runs, size_t n_runs, ds_ids *ids, ds_err *err);
@@ -94,10 +95,10 @@ ds_rc ds_encoder_batch(ds_encoder *e, const char *const *texts, const size_t *le
  * Plain data: copy with = to fork a stream. Nothing allocates. */
 typedef struct {
     const ds_tokenizer *t;
-    uint32_t held_tokens;  /* ids pushed and not yet accounted for */
+    uint32_t held_tokens; /* ids pushed and not yet accounted for */
     uint8_t held[3];
     uint8_t n_held;
-    bool keep_dropped;     /* DS_TOKEN_DROPPED ids give their spelling too */
+    bool keep_dropped; /* DS_TOKEN_DROPPED ids give their spelling too */
 } ds_decoder;
 
 void ds_decoder_init(ds_decoder *d, const ds_tokenizer *t, bool keep_dropped);

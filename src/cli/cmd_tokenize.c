@@ -19,15 +19,24 @@ typedef struct {
 } options;
 
 static const ds_opt table[] = {
-    { .name = "tokenizer", .type = DS_OPT_STR, .offset = offsetof(options, tokenizer), .arg = "F.json", .required = true, .help = "tokenizer.json of the model" },
+    { .name = "tokenizer",
+      .type = DS_OPT_STR,
+      .offset = offsetof(options, tokenizer),
+      .arg = "F.json",
+      .required = true,
+      .help = "tokenizer.json of the model" },
     { .name = "decode", .type = DS_OPT_FLAG, .offset = offsetof(options, decode), .help = "read a JSON array of ids, write their bytes" },
-    { .name = "pieces", .type = DS_OPT_FLAG, .offset = offsetof(options, pieces), .help = "with --decode: a JSON array with the text that is released after each id" },
+    { .name = "pieces",
+      .type = DS_OPT_FLAG,
+      .offset = offsetof(options, pieces),
+      .help = "with --decode: a JSON array with the text that is released after each id" },
     { 0 },
 };
 
 static const ds_opt_cmd command = {
     .command = "deepserve tokenize",
-    .summary = "Writes the token ids of the text on standard input as a JSON array. No id is put in front, and text that spells a special token is text.\n"
+    .summary = "Writes the token ids of the text on standard input as a JSON array. No id is put in front, and text that spells a special "
+               "token is text.\n"
                "With --decode the other way round; special tokens give their spelling, ids that the file does not have give nothing.",
     .usage = "--tokenizer F.json [--decode [--pieces]] < input",
     .example = "echo -n 'Hello world' | deepserve tokenize --tokenizer tokenizer.json",

@@ -401,7 +401,8 @@ bool ds_pull_u32(ds_pull *j, uint32_t max, uint32_t *out)
     }
     if (!whole) {
         char quoted[256];
-        return ds_pull_fail(j, DS_E_FORMAT, "%.40s is no integer of 0 to %u", ds_quote(quoted, sizeof quoted, from, (size_t)(j->p - from)), max);
+        return ds_pull_fail(j, DS_E_FORMAT, "%.40s is no integer of 0 to %u", ds_quote(quoted, sizeof quoted, from, (size_t)(j->p - from)),
+                            max);
     }
     *out = (uint32_t)v;
     return true;

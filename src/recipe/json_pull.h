@@ -18,27 +18,27 @@
 
 typedef struct {
     const char *start, *p, *end;
-    ds_err *err;             /* may be NULL */
-    ds_rc rc;                /* of the first failure */
-    uint32_t depth;          /* open arrays and objects */
+    ds_err *err;    /* may be NULL */
+    ds_rc rc;       /* of the first failure */
+    uint32_t depth; /* open arrays and objects */
     struct {
-        bool first;          /* nothing read from it yet */
+        bool first; /* nothing read from it yet */
         bool object;
-        bool own_keys;       /* the caller finds duplicate keys itself */
-        uint32_t keys_mark;  /* of the keys below this object */
+        bool own_keys;      /* the caller finds duplicate keys itself */
+        uint32_t keys_mark; /* of the keys below this object */
         size_t text_mark;
     } open[DS_PULL_MAX_DEPTH];
     struct ds_pull_key {
-        const char *p;       /* into the input; NULL: at `off` of key_text */
+        const char *p; /* into the input; NULL: at `off` of key_text */
         size_t off, n;
-    } *keys;                 /* of all open objects, innermost last */
+    } * keys; /* of all open objects, innermost last */
     uint32_t n_keys, cap_keys;
-    ds_buf key_text;         /* decoded keys that had escapes */
-    ds_buf scratch;          /* the last string that had escapes */
+    ds_buf key_text; /* decoded keys that had escapes */
+    ds_buf scratch;  /* the last string that had escapes */
 } ds_pull;
 
 typedef struct {
-    const char *p;           /* not terminated; valid until the next string or key is read */
+    const char *p; /* not terminated; valid until the next string or key is read */
     size_t n;
 } ds_span;
 
@@ -51,16 +51,16 @@ char ds_pull_peek(ds_pull *j);
 
 /* bool ok = ds_pull_object(j, false); while (ds_pull_key(j, &key)) { read one value } if (j->rc) … */
 bool ds_pull_object(ds_pull *j, bool own_keys);
-bool ds_pull_key(ds_pull *j, ds_span *key);   /* false: the object has ended, or failure */
+bool ds_pull_key(ds_pull *j, ds_span *key); /* false: the object has ended, or failure */
 bool ds_pull_array(ds_pull *j);
-bool ds_pull_item(ds_pull *j);                /* false: the array has ended, or failure */
+bool ds_pull_item(ds_pull *j); /* false: the array has ended, or failure */
 
 bool ds_pull_string(ds_pull *j, ds_span *s);
 bool ds_pull_bool(ds_pull *j, bool *out);
-bool ds_pull_null(ds_pull *j);                /* consumes a null if there is one; false otherwise, which is no failure */
+bool ds_pull_null(ds_pull *j);                             /* consumes a null if there is one; false otherwise, which is no failure */
 bool ds_pull_u32(ds_pull *j, uint32_t max, uint32_t *out); /* an integer 0 .. max */
-bool ds_pull_skip(ds_pull *j);                /* any value, fully checked */
-bool ds_pull_end(ds_pull *j);                 /* nothing but white space is left */
+bool ds_pull_skip(ds_pull *j);                             /* any value, fully checked */
+bool ds_pull_end(ds_pull *j);                              /* nothing but white space is left */
 
 /* Refuses what was just read: "line L, column C: …" at the current place. Returns false. */
 bool ds_pull_fail(ds_pull *j, ds_rc rc, const char *fmt, ...) __attribute__((format(printf, 3, 4)));

@@ -92,6 +92,7 @@ void ds_tokenizer_destroy(ds_tokenizer *t)
     free(t->merge_id);
     free(t->vocab_slot);
     free(t->added_slot);
+    free(t->join_pair);
     ds_tok_regex_destroy(t->regex);
     free(t);
 }

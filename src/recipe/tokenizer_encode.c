@@ -12,7 +12,7 @@
 
 #define MAX_THREADS 64
 #define PARALLEL_BYTES ((size_t)64 << 10) /* below this, waking a thread costs more than it brings */
-#define KEEP_BYTES ((size_t)1 << 20)     /* scratch above this is given back after a call */
+#define KEEP_BYTES ((size_t)1 << 20)      /* scratch above this is given back after a call */
 #define SPAN_BYTES ((size_t)32 << 10)     /* aim for the pieces of a long text */
 
 typedef struct {
@@ -129,16 +129,40 @@ void ds_encoder_destroy(ds_encoder *e)
 /* ---- one span ---- */
 
 typedef struct {
+    const ds_tokenizer *t;
     worker *w;
     ds_ids *ids;
     const uint8_t *end;
 } sink;
 
+/* End of the first part of a piece that no merge joins with what follows. */
+static inline const uint8_t *first_part(const ds_tokenizer *t, const uint8_t *p, const uint8_t *end)
+{
+    while (end - p >= 6) {
+        if (ds_tok_is_lead3(p[0]) && ds_tok_is_lead3(p[3]) && !ds_tok_may_join(t, p))
+            return p + 3;
+        p += p[0] < 0xc0 ? 1 : p[0] < 0xe0 ? 2 : p[0] < 0xf0 ? 3 : 4;
+    }
+    return end;
+}
+
+/* A piece in parts that the cache is likely to have. [p, q) is valid UTF-8 or one byte. */
+static inline bool encode_piece(const ds_tokenizer *t, worker *w, const uint8_t *p, const uint8_t *q, const uint8_t *end, ds_ids *ids)
+{
+    if (q - p >= 6 && (p[0] | p[1]) >= 0x80) {
+        for (const uint8_t *cut; (cut = first_part(t, p, q)) < q; p = cut) {
+            if (!ds_tok_bpe_piece(w->bpe, p, (size_t)(cut - p), end, ids))
+                return false;
+        }
+    }
+    return ds_tok_bpe_piece(w->bpe, p, (size_t)(q - p), end, ids);
+}
+
 static bool take_piece(void *arg, const char *p, size_t n)
 {
     sink *s = arg;
 
-    return ds_tok_bpe_piece(s->w->bpe, (const uint8_t *)p, n, s->end, s->ids);
+    return encode_piece(s->t, s->w, (const uint8_t *)p, (const uint8_t *)p + n, s->end, s->ids);
 }
 
 static ds_rc encode_text(const ds_tokenizer *t, worker *w, const char *text, size_t n, ds_ids *ids, ds_err *err)
@@ -146,10 +170,10 @@ static ds_rc encode_text(const ds_tokenizer *t, worker *w, const char *text, siz
     const uint8_t *p = (const uint8_t *)text, *end = p + n;
 
     if (t->regex)
-        return ds_tok_regex_split(w->regex, text, n, take_piece, &(sink){ w, ids, end }, err);
+        return ds_tok_regex_split(w->regex, text, n, take_piece, &(sink){ t, w, ids, end }, err);
     while (p < end) {
         const uint8_t *q = ds_tok_scan(&t->uc, p, end);
-        if (!ds_tok_bpe_piece(w->bpe, p, (size_t)(q - p), end, ids))
+        if (!encode_piece(t, w, p, q, end, ids))
             return ds_fail(err, DS_E_NOMEM, "encoder: out of memory");
         p = q;
     }
@@ -204,7 +228,7 @@ static ds_rc add_text(ds_encoder *e, const char *p, size_t n, bool ends_item, ds
     if (n > DS_TOKENIZER_TEXT_MAX)
         return ds_fail(err, DS_E_ARG, "text of %zu bytes; the limit is %u", n, DS_TOKENIZER_TEXT_MAX);
     while (rc == DS_OK && e->pool && !e->t->regex && n >= 2 * SPAN_BYTES) {
-        size_t cut = ds_tok_safe_cut(&e->t->uc, p, n, SPAN_BYTES);
+        size_t cut = ds_tok_safe_cut(e->t, p, n, SPAN_BYTES);
         if (cut == 0)
             break;
         rc = add_span(e, (span){ .p = p, .n = cut, .control = DS_TOKEN_NONE }, err);

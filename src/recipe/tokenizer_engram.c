@@ -146,7 +146,8 @@ ds_rc ds_tokenizer_engram_map(const ds_tokenizer *t, uint32_t *map, uint32_t *n_
             rc = DS_E_NOMEM;
             break;
         }
-        for (i = ds_tok_hash((const uint8_t *)ds_buf_str(&folded), folded.len, t->seed) & (cap - 1); slots[i].id_class; i = (i + 1) & (cap - 1)) {
+        for (i = ds_tok_hash((const uint8_t *)ds_buf_str(&folded), folded.len, t->seed) & (cap - 1); slots[i].id_class;
+             i = (i + 1) & (cap - 1)) {
             if (slots[i].len == folded.len && memcmp(ds_buf_str(&keys) + slots[i].off, ds_buf_str(&folded), folded.len) == 0)
                 break;
         }

@@ -15,16 +15,16 @@ typedef struct {
     ds_tokenizer *t;
     ds_err *err;
     uint16_t of_byte[256], of_char[0x144];
-    size_t n_bytes, cap_bytes;      /* of t->bytes */
-    uint32_t cap_ids;               /* of t->entry; entries above t->n are zero */
-    uint32_t n_vocab, cap_vocab;    /* tokens in the vocabulary, slots of its table */
+    size_t n_bytes, cap_bytes;   /* of t->bytes */
+    uint32_t cap_ids;            /* of t->entry; entries above t->n are zero */
+    uint32_t n_vocab, cap_vocab; /* tokens in the vocabulary, slots of its table */
     uint32_t n_added, cap_added;
-    const char *merges_at;          /* merges that stand before the vocabulary */
+    const char *merges_at; /* merges that stand before the vocabulary */
     bool have_vocab, have_merges, have_byte_level, have_model, have_splits;
     uint32_t cap_merges;
     ds_tok_regex *regex;
-    uint32_t n_splits;              /* patterns seen so far */
-    bool released;                  /* all of them are those of ds_tok_released, in order */
+    uint32_t n_splits; /* patterns seen so far */
+    bool released;     /* all of them are those of ds_tok_released, in order */
 } loader;
 
 static bool nomem(loader *l)
@@ -182,7 +182,11 @@ static bool read_vocab(loader *l)
 static bool is_dropped(ds_span s)
 {
     static const char *const whole[] = {
-        "<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>", "<｜▁pad▁｜>", "<｜place▁holder▁for▁copy｜>", "<｜place▁holder▁for▁pointer▁replace｜>",
+        "<｜begin▁of▁sentence｜>",
+        "<｜end▁of▁sentence｜>",
+        "<｜▁pad▁｜>",
+        "<｜place▁holder▁for▁copy｜>",
+        "<｜place▁holder▁for▁pointer▁replace｜>",
     };
     static const struct {
         const char *head, *tail;
@@ -361,7 +365,8 @@ static bool add_merge(loader *l, ds_span half[2])
         memcmp(ds_tok_bytes(t, id[2]), raw, n[0] + n[1]) != 0)
         id[2] = ds_tok_find(t, raw, n[0] + n[1], false);
     if (id[2] == DS_TOKEN_NONE)
-        return refuse(l, "merge %u: its result \"%s\" is not in the vocabulary", t->n_merges, show(buf, (ds_span){ half[0].p, half[0].n + half[1].n }));
+        return refuse(l, "merge %u: its result \"%s\" is not in the vocabulary", t->n_merges,
+                      show(buf, (ds_span){ half[0].p, half[0].n + half[1].n }));
     if (t->n_merges == DS_TOK_MAX_MERGES)
         return refuse(l, "more than %u merges", DS_TOK_MAX_MERGES);
     if (t->n_merges == l->cap_merges) {
@@ -716,6 +721,47 @@ static bool read_top(loader *l)
     return ds_pull_end(&l->j);
 }
 
+/* Fills t->join_pair and t->join_byte: where tokens reach over a border between three-byte characters. */
+static void find_joins(ds_tokenizer *t, ds_tok_entry e)
+{
+    const uint8_t *w = t->bytes + e.off;
+
+    for (size_t p = 1; p < e.len; p++) {
+        bool left, right;
+
+        if (!ds_tok_is_lead3(w[p]) || w[p - 1] < 0x80)
+            continue;
+        left = p >= 3 && ds_tok_is_lead3(w[p - 3]) && (w[p - 2] & 0xc0) == 0x80 && (w[p - 1] & 0xc0) == 0x80;
+        right = e.len - p >= 3;
+        if (left && right) {
+            size_t bit = ds_tok_join_bit(w + p - 3);
+            t->join_pair[bit / 64] |= (uint64_t)1 << (bit % 64);
+        } else {
+            t->join_byte[((size_t)w[p - 1] << 8 | w[p]) / 64] |= (uint64_t)1 << (w[p] % 64);
+        }
+    }
+}
+
+/* Whether every merge stands behind the merges that make its halves. False: out of memory. */
+static bool find_order(ds_tokenizer *t)
+{
+    size_t slots = (size_t)1 << (64 - t->pair_shift);
+    uint32_t *made = calloc(t->n, sizeof *made); /* 1 + the last merge that makes each id */
+
+    if (!made)
+        return false;
+    t->ordered = true;
+    for (uint32_t r = 0; r < t->n_merges; r++)
+        made[t->merge_id[r]] = r + 1;
+    for (size_t i = 0; i < slots && t->ordered; i++) {
+        uint64_t e = t->pair[i];
+        if (e != UINT64_MAX)
+            t->ordered = made[e >> 44] <= (e & 0xffffff) && made[e >> 24 & (DS_TOK_MAX_IDS - 1)] <= (e & 0xffffff);
+    }
+    free(made);
+    return true;
+}
+
 /* What can be said only about the file as a whole. */
 static ds_rc finish(loader *l)
 {
@@ -744,6 +790,13 @@ static ds_rc finish(loader *l)
         t->byte_id[b] = ds_tok_find(t, &byte, 1, false);
         if (t->byte_id[b] == DS_TOKEN_NONE)
             return ds_fail(l->err, DS_E_FORMAT, "no token for byte 0x%02x", b);
+    }
+    t->join_pair = calloc((1 << DS_TOK_JOIN_LOG) / 64, sizeof *t->join_pair);
+    if (!t->join_pair || !find_order(t))
+        return ds_fail(l->err, DS_E_NOMEM, "out of memory");
+    for (uint32_t id = 0; id < t->n; id++) {
+        if (t->entry[id].in_vocab && !t->entry[id].literal)
+            find_joins(t, t->entry[id]);
     }
     if (l->released && l->n_splits == 3)
         return DS_OK;

@@ -5,7 +5,7 @@
  *   tokenizer_unicode.c  character classes
  *   tokenizer_scan.c     the released split pattern, by hand
  *   tokenizer_regex.c    any other split pattern, by PCRE2
- *   tokenizer_bpe.c      one piece -> ids
+ *   tokenizer_bpe.c      one piece -> ids; tokenizer_bpe_long.c: the long ones
  *   tokenizer_encode.c   text -> pieces -> ids; threads
  *   tokenizer_decode.c   ids -> text
  *   tokenizer_engram.c   the Engram classes */
@@ -24,16 +24,17 @@
 #define DS_TOK_MAX_IDS (1u << DS_TOK_ID_BITS)
 #define DS_TOK_MAX_MERGES ((1u << 24) - 2)
 #define DS_TOK_NO_RANK INT32_MAX
+#define DS_TOK_JOIN_LOG 20
 
 /* ---- character classes ---- */
 
 enum {
-    DS_UC_LETTER = 1,  /* categories L and M */
-    DS_UC_NUMBER = 2,  /* N */
-    DS_UC_PUNCT = 4,   /* P and S */
-    DS_UC_SPACE = 8,   /* White_Space */
+    DS_UC_LETTER = 1,   /* categories L and M */
+    DS_UC_NUMBER = 2,   /* N */
+    DS_UC_PUNCT = 4,    /* P and S */
+    DS_UC_SPACE = 8,    /* White_Space */
     DS_UC_NEWLINE = 16, /* CR and LF, which are DS_UC_SPACE too */
-    DS_UC_CJK = 32,    /* the ranges of the second split */
+    DS_UC_CJK = 32,     /* the ranges of the second split */
     DS_UC_ASCII_LETTER = 64,
     DS_UC_ASCII_PUNCT = 128,
 }; /* no bit: none of these (control, format, unassigned) */
@@ -54,7 +55,7 @@ static inline uint8_t ds_uc_class(const ds_uc_table *t, uint32_t cp)
 
 /* ---- foreign split patterns ---- */
 
-typedef struct ds_tok_regex ds_tok_regex; /* a list of patterns, applied one after another */
+typedef struct ds_tok_regex ds_tok_regex;         /* a list of patterns, applied one after another */
 typedef struct ds_tok_regex_ctx ds_tok_regex_ctx; /* one thread's memory for them */
 
 /* Called for each piece in order; false stops. */
@@ -70,7 +71,7 @@ ds_rc ds_tok_regex_split(ds_tok_regex_ctx *c, const char *text, size_t n, ds_tok
 /* ---- the tokenizer ---- */
 
 typedef struct {
-    uint32_t off;         /* into bytes */
+    uint32_t off; /* into bytes */
     uint32_t len : 27;
     uint32_t present : 1;
     uint32_t literal : 1; /* spelled outside the byte alphabet: no piece can become it */
@@ -81,22 +82,25 @@ typedef struct {
 
 struct ds_tokenizer {
     /* [const] after loading */
-    uint8_t *bytes;          /* of all tokens */
-    ds_tok_entry *entry;     /* [n] */
+    uint8_t *bytes;      /* of all tokens */
+    ds_tok_entry *entry; /* [n] */
     uint32_t n;
-    uint32_t max_bytes;      /* of the longest token */
-    uint32_t byte_id[256];   /* the token of each single byte */
-    int32_t *byte_rank;      /* [65536] rank of a pair of bytes, first << 8 | second */
-    uint64_t *pair;          /* hash table of merges: left << 44 | right << 24 | rank; all ones = empty */
-    uint32_t pair_shift;     /* 64 - log2(slots) */
-    uint32_t *merge_id;      /* [n_merges] result */
+    uint32_t max_bytes;    /* of the longest token */
+    uint32_t byte_id[256]; /* the token of each single byte */
+    int32_t *byte_rank;    /* [65536] rank of a pair of bytes, first << 8 | second */
+    uint64_t *pair;        /* hash table of merges: left << 44 | right << 24 | rank; all ones = empty */
+    uint32_t pair_shift;   /* 64 - log2(slots) */
+    uint32_t *merge_id;    /* [n_merges] result */
     uint32_t n_merges;
-    uint32_t *vocab_slot;    /* hash table of the vocabulary: id + 1; 0 = empty */
-    uint32_t *added_slot;    /* hash table of the added tokens */
+    uint32_t *vocab_slot; /* hash table of the vocabulary: id + 1; 0 = empty */
+    uint32_t *added_slot; /* hash table of the added tokens */
     uint32_t vocab_mask, added_mask;
-    uint64_t seed;           /* of both, drawn at load */
-    bool ignore_merges;      /* a piece that is a token is that token */
-    ds_tok_regex *regex;     /* NULL: the released pattern, by hand */
+    uint64_t seed;            /* of both, drawn at load */
+    bool ordered;             /* every merge stands behind those that make its halves */
+    bool ignore_merges;       /* a piece that is a token is that token */
+    uint64_t *join_pair;      /* [1 << DS_TOK_JOIN_LOG bits] Bloom filter of neighbouring three-byte characters inside tokens */
+    uint64_t join_byte[1024]; /* a bit for each pair of bytes where a token has only a part of such a character */
+    ds_tok_regex *regex;      /* NULL: the released pattern, by hand */
     ds_uc_table uc;
 };
 
@@ -148,6 +152,29 @@ static inline int32_t ds_tok_rank(const ds_tokenizer *t, uint32_t left, uint32_t
     }
 }
 
+/* The six bytes of two three-byte characters, mixed. */
+static inline size_t ds_tok_join_bit(const uint8_t *a)
+{
+    uint64_t w = (uint64_t)a[0] << 40 | (uint64_t)a[1] << 32 | (uint64_t)a[2] << 24 | (uint64_t)a[3] << 16 | (uint64_t)a[4] << 8 | a[5];
+    return (size_t)(w * 0x9e3779b97f4a7c15u >> (64 - DS_TOK_JOIN_LOG));
+}
+
+static inline bool ds_tok_bit(const uint64_t *bits, size_t i)
+{
+    return bits[i / 64] >> (i % 64) & 1;
+}
+
+/* a: two three-byte characters. False: no token reaches over the border between them, so that text around it can be encoded in two parts. */
+static inline bool ds_tok_may_join(const ds_tokenizer *t, const uint8_t *a)
+{
+    return ds_tok_bit(t->join_pair, ds_tok_join_bit(a)) || ds_tok_bit(t->join_byte, (size_t)a[2] << 8 | a[3]);
+}
+
+static inline bool ds_tok_is_lead3(uint8_t b)
+{
+    return b >= 0xe0 && b < 0xf0;
+}
+
 /* The character at p (p < end): its bytes, and its code point; 0 = not UTF-8. Same rules as ds_utf8_decode. */
 static inline size_t ds_tok_decode(const uint8_t *p, const uint8_t *end, uint32_t *cp)
 {
@@ -187,7 +214,7 @@ extern const char *const ds_tok_released[3];
 const uint8_t *ds_tok_scan(const ds_uc_table *uc, const uint8_t *p, const uint8_t *end);
 
 /* A place in (from, n) where every split of the whole text has a border, whatever follows or precedes; 0 = none. O(distance). */
-size_t ds_tok_safe_cut(const ds_uc_table *uc, const char *text, size_t n, size_t from);
+size_t ds_tok_safe_cut(const ds_tokenizer *t, const char *text, size_t n, size_t from);
 
 /* ---- one piece ---- */
 
@@ -198,6 +225,14 @@ void ds_tok_bpe_destroy(ds_tok_bpe *b);
 void ds_tok_bpe_trim(ds_tok_bpe *b); /* gives back scratch above 1 MiB */
 /* Appends the ids of a piece. `end` is the end of readable memory behind p, >= p + n. False: out of memory, ids unchanged. */
 bool ds_tok_bpe_piece(ds_tok_bpe *b, const uint8_t *p, size_t n, const uint8_t *end, ds_ids *ids);
+
+/* Scratch for long pieces. NULL: out of memory. */
+typedef struct ds_tok_long ds_tok_long;
+ds_tok_long *ds_tok_long_create(const ds_tokenizer *t);
+void ds_tok_long_destroy(ds_tok_long *l);
+void ds_tok_long_trim(ds_tok_long *l, size_t keep_bytes);
+/* ids has room for n. Returns their number, 0 when out of memory; n > 0. */
+size_t ds_tok_long_merge(ds_tok_long *l, const uint8_t *p, size_t n, uint32_t *ids);
 
 bool ds_ids_reserve(ds_ids *ids, size_t more); /* false: out of memory */
 

@@ -127,7 +127,8 @@ static ds_rc split(ds_tok_regex_ctx *c, uint32_t level, const char *p, size_t n)
         if (got < 0) {
             PCRE2_UCHAR what[120];
             pcre2_get_error_message(got, what, sizeof what);
-            return ds_fail(c->err, DS_E_ARG, "text, byte %zu: the tokenizer's split pattern gives up: %s", (size_t)(p - c->text) + from, (const char *)what);
+            return ds_fail(c->err, DS_E_ARG, "text, byte %zu: the tokenizer's split pattern gives up: %s", (size_t)(p - c->text) + from,
+                           (const char *)what);
         }
         a = span[0];
         b = span[1];

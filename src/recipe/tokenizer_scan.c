@@ -9,7 +9,8 @@
 const char *const ds_tok_released[3] = {
     "\\p{N}{1,3}",
     "[一-龥぀-ゟ゠-ヿ]+",
-    "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\r\n]*|\\s*[\r\n]+|\\s+(?!\\S)|\\s+",
+    "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| "
+    "?[\\p{P}\\p{S}]+[\r\n]*|\\s*[\r\n]+|\\s+(?!\\S)|\\s+",
 };
 
 #define BORDER 0 /* "length" of the end of a segment */
@@ -198,10 +199,11 @@ const uint8_t *ds_tok_scan(const ds_uc_table *uc, const uint8_t *p, const uint8_
     return scan_gap(uc, p, end);
 }
 
-size_t ds_tok_safe_cut(const ds_uc_table *uc, const char *text, size_t n, size_t from)
+size_t ds_tok_safe_cut(const ds_tokenizer *t, const char *text, size_t n, size_t from)
 {
     const uint8_t *p = (const uint8_t *)text + from, *end = (const uint8_t *)text + n;
     uint8_t before = 0;
+    size_t len_before = 0;
 
     /* A byte that continues no character starts one. */
     while (p < end && (*p & 0xc0) == 0x80)
@@ -212,11 +214,16 @@ size_t ds_tok_safe_cut(const ds_uc_table *uc, const char *text, size_t n, size_t
         size_t len = ds_tok_decode(p, end, &cp);
 
         if (len)
-            cls = ds_uc_class(uc, cp);
+            cls = ds_uc_class(&t->uc, cp);
         /* A word always ends where its letters do. */
         if ((before & DS_UC_LETTER) && !(cls & DS_UC_LETTER))
             return (size_t)(p - (const uint8_t *)text);
+        /* Inside a word, where no merge reaches over. */
+        if ((before & cls & DS_UC_LETTER) && (before & DS_UC_CJK) == (cls & DS_UC_CJK) && len_before == 3 && len == 3 &&
+            !ds_tok_may_join(t, p - 3))
+            return (size_t)(p - (const uint8_t *)text);
         before = cls;
+        len_before = len;
         p += len ? len : 1;
     }
     return 0;

@@ -131,8 +131,13 @@ static void invalid_bytes_are_pieces(void **state)
 static void runs_join_text_and_keep_control(void **state)
 {
     static const ds_run runs[] = {
-        { "<｜User｜>", sizeof "<｜User｜>" - 1, true }, { "th", 2, false }, { "", 0, false }, { "e quick", 7, false },
-        { "<think>", 7, true }, { "<think>", 7, false }, { "</think>", 8, true },
+        { "<｜User｜>", sizeof "<｜User｜>" - 1, true },
+        { "th", 2, false },
+        { "", 0, false },
+        { "e quick", 7, false },
+        { "<think>", 7, true },
+        { "<think>", 7, false },
+        { "</think>", 8, true },
     };
     static const ds_run unknown[] = { { "the", 3, false }, { "the", 3, true } };
     ds_ids got = { 0 }, want = { 0 };
@@ -164,8 +169,12 @@ static void kinds_follow_the_spelling(void **state)
         const char *spelling;
         ds_token_kind kind;
     } cases[] = {
-        { "<｜begin▁of▁sentence｜>", DS_TOKEN_DROPPED }, { "<｜▁pad▁｜>", DS_TOKEN_DROPPED },      { "<｜place▁holder▁no▁0｜>", DS_TOKEN_DROPPED },
-        { "<|place_holder_mm_span_0021|>", DS_TOKEN_DROPPED }, { "</think>", DS_TOKEN_CONTROL }, { "｜DSML｜", DS_TOKEN_CONTROL },
+        { "<｜begin▁of▁sentence｜>", DS_TOKEN_DROPPED },
+        { "<｜▁pad▁｜>", DS_TOKEN_DROPPED },
+        { "<｜place▁holder▁no▁0｜>", DS_TOKEN_DROPPED },
+        { "<|place_holder_mm_span_0021|>", DS_TOKEN_DROPPED },
+        { "</think>", DS_TOKEN_CONTROL },
+        { "｜DSML｜", DS_TOKEN_CONTROL },
         { "<｜deepseek_image｜>", DS_TOKEN_CONTROL },
     };
     size_t n;
@@ -213,8 +222,11 @@ static void decoder_replaces_maximal_subparts(void **state)
     } cases[] = {
         { "a", "a" },
         { "\xf0\x9f\xa6\x80", "🦀" },
-        { "\xef\xbf\xbd", "\xef\xbf\xbd" },                   /* a genuine U+FFFD */
-        { "\xe4\xb8" "a", "\xef\xbf\xbd" "a" },               /* one character cut short: one replacement */
+        { "\xef\xbf\xbd", "\xef\xbf\xbd" }, /* a genuine U+FFFD */
+        { "\xe4\xb8"
+          "a",
+          "\xef\xbf\xbd"
+          "a" }, /* one character cut short: one replacement */
         { "\xe4\xb8\xe4\xb8\xad", "\xef\xbf\xbd中" },
         { "\xff\xfe", "\xef\xbf\xbd\xef\xbf\xbd" },
         { "\x80\x80", "\xef\xbf\xbd\xef\xbf\xbd" },
@@ -222,7 +234,7 @@ static void decoder_replaces_maximal_subparts(void **state)
         { "\xed\xa0\x80", "\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd" }, /* a surrogate has no valid beginning */
         { "\xf4\x90\x80\x80", "\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd" },
         { "\xe0\x9f\x80", "\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd" },
-        { "\xf0\x9f\xa6", "\xef\xbf\xbd" },                   /* the end: asked to replace */
+        { "\xf0\x9f\xa6", "\xef\xbf\xbd" }, /* the end: asked to replace */
         { "\xf0\x9f\xa6\xf0\x9f\xa6\x80", "\xef\xbf\xbd🦀" },
     };
 
@@ -274,7 +286,8 @@ static void decoder_accounts_for_tokens(void **state)
 
 static void threads_give_the_same_ids(void **state)
 {
-    static const char *const words[] = { "the ", "quick\n", "漢字", "、", "12345", "  ", "\xff", "don't ", "(x)\n\n", "Привет ", "e\xcc\x81", "\xe6\xbc" };
+    static const char *const words[] = { "the ", "quick\n", "漢字",    "、",      "12345",     "  ",
+                                         "\xff", "don't ",  "(x)\n\n", "Привет ", "e\xcc\x81", "\xe6\xbc" };
     size_t cap = 1 << 20, n = 0, n_words = sizeof words / sizeof *words;
     char *text = malloc(cap);
     ds_encoder *one, *four;
