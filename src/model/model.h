@@ -190,6 +190,7 @@ typedef struct {
     uint32_t n;         /* tokens processed so far */
     uint32_t dec_win;   /* of the last prefill */
     uint32_t *blocks;   /* identity table */
+    const float *const *image; /* by position, as in ds_seq, for all positions up to the `total` of a call; NULL (as after init): no images. Borrowed */
 } ds_solo;
 
 ds_rc ds_solo_init(ds_solo *s, ds_runner *run, uint32_t chunk, bool ced, ds_err *err);

@@ -29,23 +29,39 @@ typedef struct {
     bool replay;
 } start;
 
+/* The tokens in front of position `from`, -1 inside images. */
+static void remember(const ds_solo *s, const int32_t *tokens, uint32_t from, uint32_t lookback, int32_t *before)
+{
+    uint32_t n = from < lookback ? from : lookback;
+
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t p = from - n + i;
+        before[i] = s->image && s->image[p] ? -1 : tokens[p];
+    }
+}
+
 static ds_rc run_chunks(ds_solo *s, const start *at, const int32_t *tokens, uint32_t total, uint32_t last, ds_logits_fn *fn, void *ctx, ds_err *err)
 {
     const ds_config *c = &s->run->m->c;
     uint32_t tail = s->ced && total > c->sliding_window ? total - c->sliding_window : 0, lookback = c->n_engram_layers ? c->engram_max_ngram_size - 1 : 0;
     /* tokens that went through the decoder before are in its windows already, and the rows behind them see them */
     uint32_t dec_from = tail > at->from ? tail : at->from, dec_win = tail >= at->from ? tail : 0;
+    int32_t before[DS_CONFIG_MAX_ENGRAM_NGRAM];
 
     if (last > total - dec_from)
         return ds_fail(err, DS_E_ARG, "logits of the last %u tokens: only %u go through all layers", last, total - dec_from);
+    if (at->replay)
+        remember(s, tokens, at->from, lookback, before);
     for (uint32_t pos = at->from; pos < total;) {
         uint32_t n = total - pos < s->chunk ? total - pos : s->chunk, end = pos + n, first = total - last;
         const float *logits;
         ds_rc rc;
         ds_seq q = { .slot = 0, .tail = DS_RUNNER_NONE, .blocks = s->blocks, .n_blocks = s->run->o.n_blocks, .pos = pos, .n = n, .tokens = tokens + pos,
                      .enc_win = at->enc_win, .store_from = at->store_from, .dec_from = pos };
+        if (s->image)
+            q.image = s->image + pos;
         if (at->replay && pos == at->from)
-            q.before = tokens + (pos < lookback ? 0 : pos - lookback);
+            q.before = before;
         if (s->ced) {
             q.tail = 0;
             q.dec_from = end < total ? end : dec_from;
