@@ -4,6 +4,7 @@
 #include <stddef.h>
 
 const ds_cmd ds_commands[] = {
+    { "inspect", ds_cmd_inspect, "shape, layers, bytes and memory plan of a model" },
     { "logits", ds_cmd_logits, "token ids to logits" },
     { "draft", ds_cmd_draft, "what the draft blocks propose after a prompt" },
     { "render", ds_cmd_render, "an API request to the prompt and its token ids" },

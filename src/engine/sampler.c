@@ -289,8 +289,8 @@ static size_t filter(const ds_sampler *s, ds_sampler_scratch *tmp, double *total
     return m;
 }
 
-ds_rc ds_sampler_draw(const ds_sampler *s, ds_sampler_scratch *tmp, const float *logits, const uint32_t *allowed, uint64_t index, int32_t *token,
-                      ds_err *err)
+ds_rc ds_sampler_draw(const ds_sampler *s, ds_sampler_scratch *tmp, const float *logits, const uint32_t *allowed, uint64_t index,
+                      int32_t *token, ds_err *err)
 {
     if (ds_sampler_is_argmax(s) && !allowed) {
         *token = ds_argmax(logits, s->vocab);
@@ -316,7 +316,8 @@ ds_rc ds_sampler_draw(const ds_sampler *s, ds_sampler_scratch *tmp, const float 
     return DS_OK;
 }
 
-ds_rc ds_sampler_probs(const ds_sampler *s, ds_sampler_scratch *tmp, const float *logits, const uint32_t *allowed, float *probs, ds_err *err)
+ds_rc ds_sampler_probs(const ds_sampler *s, ds_sampler_scratch *tmp, const float *logits, const uint32_t *allowed, float *probs,
+                       ds_err *err)
 {
     adjust(s, tmp, logits, allowed);
     memset(probs, 0, s->vocab * sizeof *probs);

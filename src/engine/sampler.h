@@ -42,7 +42,8 @@ void ds_sampler_scratch_destroy(ds_sampler_scratch *s); /* NULL is fine */
 
 typedef struct ds_sampler ds_sampler;
 /* `bias` is copied. Counting tables are only taken when a penalty is on. DS_E_ARG, DS_E_NOMEM. */
-ds_rc ds_sampler_create(ds_sampler **out, uint32_t vocab, const ds_sample_opts *opts, const ds_token_bias *bias, size_t n_bias, ds_err *err);
+ds_rc ds_sampler_create(ds_sampler **out, uint32_t vocab, const ds_sample_opts *opts, const ds_token_bias *bias, size_t n_bias,
+                        ds_err *err);
 void ds_sampler_destroy(ds_sampler *s); /* NULL is fine */
 
 /* Tell the sampler of prompt tokens (repetition penalty only) and of each token that became output. Ids < vocab. */
@@ -53,14 +54,15 @@ void ds_sampler_unsee_output(ds_sampler *s, int32_t id);
 
 /* The token for output position `index`. logits: [vocab], finite, not changed. allowed: bit i % 32 of word i / 32 set = token i may be
  * drawn, or NULL. If the mask forbids everything: DS_E_ARG. O(vocab). */
-ds_rc ds_sampler_draw(const ds_sampler *s, ds_sampler_scratch *tmp, const float *logits, const uint32_t *allowed, uint64_t index, int32_t *token,
-                      ds_err *err);
+ds_rc ds_sampler_draw(const ds_sampler *s, ds_sampler_scratch *tmp, const float *logits, const uint32_t *allowed, uint64_t index,
+                      int32_t *token, ds_err *err);
 
 /* True when the draw is argmax(logits) and nothing else: temperature 0, no penalty, no bias. */
 bool ds_sampler_is_argmax(const ds_sampler *s);
 
 /* The final distribution (after all filters) as probs[vocab], sums to 1: what rejection sampling compares. Same conditions. */
-ds_rc ds_sampler_probs(const ds_sampler *s, ds_sampler_scratch *tmp, const float *logits, const uint32_t *allowed, float *probs, ds_err *err);
+ds_rc ds_sampler_probs(const ds_sampler *s, ds_sampler_scratch *tmp, const float *logits, const uint32_t *allowed, float *probs,
+                       ds_err *err);
 
 int32_t ds_argmax(const float *logits, uint32_t vocab); /* ties: lower id */
 

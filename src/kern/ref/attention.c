@@ -40,10 +40,10 @@ typedef struct {
     ds_exec *e;
     const ds_op_index_topk *a;
     size_t max_entries;
-    float *score;   /* [members][max_entries] */
-    ranked *cand;   /* [members][max_entries] */
-    float *q;       /* [members][heads][dim] */
-    float *key;     /* [members][dim] */
+    float *score; /* [members][max_entries] */
+    ranked *cand; /* [members][max_entries] */
+    float *q;     /* [members][heads][dim] */
+    float *key;   /* [members][dim] */
 } topk_job;
 
 static bool in_pool(const int32_t *pool, uint32_t n, int32_t block)
@@ -59,7 +59,8 @@ static void topk_row(const topk_job *j, size_t r, uint32_t member)
     const ds_op_index_topk *a = j->a;
     const ds_step *st = a->step;
     uint32_t V = ds_kv_visible(&a->keys, st->pos[r]), n = 0;
-    float *score = j->score + member * j->max_entries, *q = j->q + (size_t)member * a->heads * a->dim, *key = j->key + (size_t)member * a->dim;
+    float *score = j->score + member * j->max_entries, *q = j->q + (size_t)member * a->heads * a->dim,
+          *key = j->key + (size_t)member * a->dim;
     ranked *cand = j->cand + member * j->max_entries;
 
     for (uint32_t h = 0; h < a->heads; h++)
@@ -145,7 +146,8 @@ static size_t gather_keys(const ds_op_attention *a, size_t r, float *entry)
 
     first = first < st->win_lo[s] ? st->win_lo[s] : first;
     for (int32_t t = first < 0 ? 0 : first; t <= last; t++, n++) {
-        const uint8_t *rec = t >= pos0 ? a->rec + (st->row0[s] + (size_t)(t - pos0)) * DS_WIN_REC(a->dim) : ds_ring_at(&a->ring, st->slot[s], t);
+        const uint8_t *rec =
+            t >= pos0 ? a->rec + (st->row0[s] + (size_t)(t - pos0)) * DS_WIN_REC(a->dim) : ds_ring_at(&a->ring, st->slot[s], t);
         ds_kv_window_unpack(entry + n * a->dim, rec, a->dim);
     }
     for (uint32_t i = 0; a->sel && i < a->n_sel[r]; i++, n++)

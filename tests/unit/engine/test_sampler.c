@@ -201,9 +201,9 @@ static void ranges_are_refused(void **state)
     (void)state;
     ds_sample_opts ok = DS_SAMPLE_DEFAULT, o;
     assert_ok(ds_sample_check(&ok, &err));
-#define BAD(field, value, word)                                             \
-    o = ok;                                                                 \
-    o.field = (value);                                                      \
+#define BAD(field, value, word) \
+    o = ok;                     \
+    o.field = (value);          \
     assert_refused(ds_sample_check(&o, &err), DS_E_ARG, word)
     BAD(temperature, -0.1, "temperature");
     BAD(temperature, NAN, "temperature");
@@ -224,8 +224,9 @@ static void ranges_are_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(distribution_is_as_defined), cmocka_unit_test(draws_follow_the_distribution), cmocka_unit_test(penalties_and_bias),
-        cmocka_unit_test(ties_go_to_the_lower_id),    cmocka_unit_test(ranges_are_refused),
+        cmocka_unit_test(distribution_is_as_defined), cmocka_unit_test(draws_follow_the_distribution),
+        cmocka_unit_test(penalties_and_bias),         cmocka_unit_test(ties_go_to_the_lower_id),
+        cmocka_unit_test(ranges_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
