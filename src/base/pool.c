@@ -26,7 +26,7 @@
 #include "base/mem.h"
 #include "base/pool_internal.h"
 
-enum { THREADS_MAX = 1024, DEFAULT_SPIN_US = 50, PAUSES = 16 /* between two looks at the clock */ };
+enum { THREADS_MAX = 1024, DEFAULT_SPIN_US = 50, PAUSES = 16 /* between two looks at the clock */, YIELD_AFTER_NS = 1500 };
 
 typedef struct {
     ds_pool *pool;
@@ -72,23 +72,28 @@ static void futex_wake(atomic_uint *word, int n)
     syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, n, NULL, NULL, 0);
 }
 
-/* Spins until *word differs from `value` (when `differs`) or equals it; false when the time is over. Acquires what was released with it. */
+/* Spins until *word differs from `value` (when `differs`) or equals it; false when the time is over. Acquires what was released with it. After
+ * a few microseconds it offers the CPU between looks: the one we wait for may be queued behind us on this very CPU, when others keep the rest of
+ * the machine busy. */
 static bool spin(atomic_uint *word, unsigned value, bool differs, uint64_t spin_ns)
 {
-    uint64_t end;
+    uint64_t start, waited = 0;
 
     if ((atomic_load_explicit(word, memory_order_acquire) != value) == differs)
         return true;
     if (spin_ns == 0)
         return false;
-    end = ds_now_ns() + spin_ns;
+    start = ds_now_ns();
     do {
         for (int i = 0; i < PAUSES; i++) {
             pause_cpu();
             if ((atomic_load_explicit(word, memory_order_acquire) != value) == differs)
                 return true;
         }
-    } while (ds_now_ns() < end);
+        if (waited > YIELD_AFTER_NS)
+            sched_yield();
+        waited = ds_now_ns() - start;
+    } while (waited < spin_ns);
     return false;
 }
 
