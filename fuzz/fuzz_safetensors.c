@@ -41,7 +41,8 @@ static void remove_dir(void)
 
 static void make_dir(void)
 {
-    static const char head[] = "{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]},\"b\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[1,2]}}";
+    static const char head[] =
+        "{\"a\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]},\"b\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[1,2]}}";
     char file[8 + sizeof head - 1 + 2] = { (char)(sizeof head - 1) }, path[128];
 
     memcpy(file + 8, head, sizeof head - 1);

@@ -25,21 +25,58 @@ typedef struct {
 enum { QUANT_RELEASE, QUANT_NONE };
 
 static const ds_opt table[] = {
-    { .name = "config", .type = DS_OPT_STR, .offset = offsetof(options, config), .arg = "C.json", .required = true, .help = "config.json in the released form" },
-    { .name = "seed", .type = DS_OPT_INT, .offset = offsetof(options, seed), .def = "0", .arg = "N", .min = 0, .max = 9007199254740992.0, .help = "same seed, same bytes" },
-    { .name = "out", .type = DS_OPT_STR, .offset = offsetof(options, out), .arg = "DIR", .required = true, .help = "model directory to write; must not exist, or be empty" },
-    { .name = "quant", .type = DS_OPT_ENUM, .offset = offsetof(options, quant), .def = "release", .arg = "FORM", .choices = "release|none",
+    { .name = "config",
+      .type = DS_OPT_STR,
+      .offset = offsetof(options, config),
+      .arg = "C.json",
+      .required = true,
+      .help = "config.json in the released form" },
+    { .name = "seed",
+      .type = DS_OPT_INT,
+      .offset = offsetof(options, seed),
+      .def = "0",
+      .arg = "N",
+      .min = 0,
+      .max = 9007199254740992.0,
+      .help = "same seed, same bytes" },
+    { .name = "out",
+      .type = DS_OPT_STR,
+      .offset = offsetof(options, out),
+      .arg = "DIR",
+      .required = true,
+      .help = "model directory to write; must not exist, or be empty" },
+    { .name = "quant",
+      .type = DS_OPT_ENUM,
+      .offset = offsetof(options, quant),
+      .def = "release",
+      .arg = "FORM",
+      .choices = "release|none",
       .help = "release: FP8 and MXFP4 as released; none: BF16" },
-    { .name = "sparse", .type = DS_OPT_FLAG, .offset = offsetof(options, sparse), .help = "names, shapes and sizes only: the files are holes and read as zeros" },
-    { .name = "threads", .type = DS_OPT_INT, .offset = offsetof(options, threads), .def = "0", .arg = "N", .min = 0, .max = 1024,
+    { .name = "sparse",
+      .type = DS_OPT_FLAG,
+      .offset = offsetof(options, sparse),
+      .help = "names, shapes and sizes only: the files are holes and read as zeros" },
+    { .name = "threads",
+      .type = DS_OPT_INT,
+      .offset = offsetof(options, threads),
+      .def = "0",
+      .arg = "N",
+      .min = 0,
+      .max = 1024,
       .help = "threads that make values; 0: one for each CPU. The bytes don't depend on it" },
-    { .name = "shard-bytes", .type = DS_OPT_BYTES, .offset = offsetof(options, shard_bytes), .def = "6600MiB", .arg = "BYTES", .help = "largest file, unless one weight alone is larger" },
+    { .name = "shard-bytes",
+      .type = DS_OPT_BYTES,
+      .offset = offsetof(options, shard_bytes),
+      .def = "6600MiB",
+      .arg = "BYTES",
+      .help = "largest file, unless one weight alone is larger" },
     { 0 },
 };
 
 static const ds_opt_cmd command = {
     .command = "deepserve synth",
-    .summary = "Writes a random checkpoint: config.json, safetensors with index, generation_config.json, and for vocabularies of 259 to 65536 a byte-level\n"
+    .summary = "Writes a random checkpoint: config.json, safetensors with index, generation_config.json, and for vocabularies of 259 to "
+               "65536 a byte-level\n"
                "tokenizer.json. The text it generates means nothing; its sizes, formats and mechanisms are those of the config.",
     .usage = "--config C.json --seed N --out DIR [--quant release|none] [--sparse]",
     .example = "deepserve synth --config models/configs/deepseek-v4.1-flash.json --out /tmp/full --sparse",
@@ -114,7 +151,8 @@ int ds_cmd_synth(int argc, char **argv)
         status = ds_cli_fail(argv[0], &err);
         return rc == DS_E_CANCELED ? 128 + (int)stopped : status;
     }
-    fprintf(stderr, "synth: %llu tensors, %.2f GiB in %llu files%s%s\n", (unsigned long long)result.tensors, (double)result.bytes / (1 << 30),
-            (unsigned long long)result.shards, o.sparse ? ", all holes" : "", result.has_tokenizer ? ", with tokenizer.json" : "");
+    fprintf(stderr, "synth: %llu tensors, %.2f GiB in %llu files%s%s\n", (unsigned long long)result.tensors,
+            (double)result.bytes / (1 << 30), (unsigned long long)result.shards, o.sparse ? ", all holes" : "",
+            result.has_tokenizer ? ", with tokenizer.json" : "");
     return 0;
 }

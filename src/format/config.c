@@ -22,12 +22,24 @@ typedef struct {
     bool optional;   /* absent: the value stays as it was */
 } field;
 
-#define U32(f, lo, hi) { #f, F_U32, offsetof(ds_config, f), lo, hi, false }
-#define REAL(f, lo, hi) { #f, F_REAL, offsetof(ds_config, f), lo, hi, false }
-#define FLAG(f) { #f, F_BOOL, offsetof(ds_config, f), 0, 0, false }
-#define END { NULL, F_U32, 0, 0, 0, false }
+#define U32(f, lo, hi)                                   \
+    {                                                    \
+#f, F_U32, offsetof(ds_config, f), lo, hi, false \
+    }
+#define REAL(f, lo, hi)                                   \
+    {                                                     \
+#f, F_REAL, offsetof(ds_config, f), lo, hi, false \
+    }
+#define FLAG(f)                                         \
+    {                                                   \
+#f, F_BOOL, offsetof(ds_config, f), 0, 0, false \
+    }
+#define END                         \
+    {                               \
+        NULL, F_U32, 0, 0, 0, false \
+    }
 
-#define DIM_MAX 65536      /* hidden sizes and ranks */
+#define DIM_MAX 65536 /* hidden sizes and ranks */
 #define VOCAB_MAX 4194304
 #define CONTEXT_MAX 16777216
 #define REAL_MAX 1e30
@@ -89,12 +101,8 @@ static const field engram_fields[] = {
 };
 
 static const field dspark_fields[] = {
-    U32(dspark_block_size, 1, 64),
-    U32(dspark_noise_token_id, 0, VOCAB_MAX),
-    U32(dspark_markov_rank, 1, DIM_MAX),
-    U32(dspark_n_routed_experts, 1, 8192),
-    U32(dspark_num_experts_per_tok, 1, 256),
-    END,
+    U32(dspark_block_size, 1, 64),         U32(dspark_noise_token_id, 0, VOCAB_MAX), U32(dspark_markov_rank, 1, DIM_MAX),
+    U32(dspark_n_routed_experts, 1, 8192), U32(dspark_num_experts_per_tok, 1, 256),  END,
 };
 
 static const field vision_fields[] = {
@@ -316,48 +324,63 @@ static ds_rc check_topology(const ctx *x)
     const uint8_t *ratio = c->compress_ratios;
 
     if (c->n_kv_sources == 0)
-        return ds_fail(x->err, DS_E_FORMAT, "%s: text_config.kv_source_layer_ids is empty; at least one layer must own a KV cache", x->file);
+        return ds_fail(x->err, DS_E_FORMAT, "%s: text_config.kv_source_layer_ids is empty; at least one layer must own a KV cache",
+                       x->file);
     for (uint32_t i = 0; i < c->n_kv_sources; i++) {
         uint32_t l = c->kv_source_layer_ids[i];
         if (!has_layer(c->index_source_layer_ids, c->n_index_sources, l))
-            return ds_fail(x->err, DS_E_FORMAT, "%s: text_config.kv_source_layer_ids: layer %u is not in index_source_layer_ids; every KV source must be", x->file, l);
+            return ds_fail(x->err, DS_E_FORMAT,
+                           "%s: text_config.kv_source_layer_ids: layer %u is not in index_source_layer_ids; every KV source must be",
+                           x->file, l);
         if (ratio[l] == 0)
-            return ds_fail(x->err, DS_E_FORMAT, "%s: text_config.kv_source_layer_ids: layer %u has compress_ratios 0; a source must have ratio 1 or 2", x->file, l);
+            return ds_fail(x->err, DS_E_FORMAT,
+                           "%s: text_config.kv_source_layer_ids: layer %u has compress_ratios 0; a source must have ratio 1 or 2", x->file,
+                           l);
     }
     for (uint32_t i = 0; i < c->n_index_sources; i++) {
         uint32_t l = c->index_source_layer_ids[i];
         if (ratio[l] == 0)
-            return ds_fail(x->err, DS_E_FORMAT, "%s: text_config.index_source_layer_ids: layer %u has compress_ratios 0; a source must have ratio 1 or 2", x->file, l);
+            return ds_fail(x->err, DS_E_FORMAT,
+                           "%s: text_config.index_source_layer_ids: layer %u has compress_ratios 0; a source must have ratio 1 or 2",
+                           x->file, l);
     }
     for (uint32_t l = 0; l < ds_config_layers(c); l++) {
         if (l >= c->num_hidden_layers && ratio[l] != 0)
-            return ds_fail(x->err, DS_E_FORMAT, "%s: text_config.compress_ratios[%u] = %u: draft layers must have ratio 0", x->file, l, ratio[l]);
+            return ds_fail(x->err, DS_E_FORMAT, "%s: text_config.compress_ratios[%u] = %u: draft layers must have ratio 0", x->file, l,
+                           ratio[l]);
         if (ratio[l] == 0)
             continue;
         int kv = source_of(c->kv_source_layer_ids, c->n_kv_sources, l);
         if (kv < 0)
-            return ds_fail(x->err, DS_E_FORMAT, "%s: text_config.compress_ratios[%u] = %u: no KV source at or before layer %u", x->file, l, ratio[l], l);
+            return ds_fail(x->err, DS_E_FORMAT, "%s: text_config.compress_ratios[%u] = %u: no KV source at or before layer %u", x->file, l,
+                           ratio[l], l);
         if (ratio[kv] != ratio[l])
-            return ds_fail(x->err, DS_E_FORMAT, "%s: text_config.compress_ratios[%u] = %u: its KV source, layer %d, has ratio %u; both must be equal", x->file, l,
-                           ratio[l], kv, ratio[kv]);
+            return ds_fail(x->err, DS_E_FORMAT,
+                           "%s: text_config.compress_ratios[%u] = %u: its KV source, layer %d, has ratio %u; both must be equal", x->file,
+                           l, ratio[l], kv, ratio[kv]);
         int is = source_of(c->index_source_layer_ids, c->n_index_sources, l);
         int is_kv = is < 0 ? -1 : source_of(c->kv_source_layer_ids, c->n_kv_sources, (uint32_t)is);
         if (is_kv != kv)
-            return ds_fail(x->err, DS_E_FORMAT, "%s: text_config.index_source_layer_ids: layer %u selects with layer %d but reads KV of layer %d", x->file, l, is, kv);
+            return ds_fail(x->err, DS_E_FORMAT,
+                           "%s: text_config.index_source_layer_ids: layer %u selects with layer %d but reads KV of layer %d", x->file, l,
+                           is, kv);
     }
     if (c->candidate_source_layer_id < 0)
         return DS_OK;
     uint32_t cand = (uint32_t)c->candidate_source_layer_id;
     if (!has_layer(c->index_source_layer_ids, c->n_index_sources, cand))
-        return ds_fail(x->err, DS_E_FORMAT, "%s: text_config.candidate_source_layer_id = %u: must be in index_source_layer_ids", x->file, cand);
+        return ds_fail(x->err, DS_E_FORMAT, "%s: text_config.candidate_source_layer_id = %u: must be in index_source_layer_ids", x->file,
+                       cand);
     int cand_kv = source_of(c->kv_source_layer_ids, c->n_kv_sources, cand);
     if (cand_kv != c->kv_source_layer_ids[c->n_kv_sources - 1])
-        return ds_fail(x->err, DS_E_FORMAT, "%s: text_config.candidate_source_layer_id = %u: later index sources have another KV source than layer %d", x->file, cand,
-                       cand_kv);
+        return ds_fail(x->err, DS_E_FORMAT,
+                       "%s: text_config.candidate_source_layer_id = %u: later index sources have another KV source than layer %d", x->file,
+                       cand, cand_kv);
     uint64_t reach = (uint64_t)(c->candidate_topk_blocks - 1) * c->candidate_block_size + 1;
     if (reach < c->index_topk)
         return ds_fail(x->err, DS_E_FORMAT,
-                       "%s: text_config.candidate_topk_blocks = %u: (candidate_topk_blocks - 1) * candidate_block_size + 1 = %" PRIu64 " must be at least index_topk = %u",
+                       "%s: text_config.candidate_topk_blocks = %u: (candidate_topk_blocks - 1) * candidate_block_size + 1 = %" PRIu64
+                       " must be at least index_topk = %u",
                        x->file, c->candidate_topk_blocks, reach, c->index_topk);
     return DS_OK;
 }
@@ -366,7 +389,10 @@ static ds_rc check_topology(const ctx *x)
 static ds_rc check_shape(const ctx *x)
 {
     const ds_config *c = x->c;
-    const struct { const char *name; uint64_t v; } by32[] = {
+    const struct {
+        const char *name;
+        uint64_t v;
+    } by32[] = {
         { "hidden_size", c->hidden_size },
         { "q_lora_rank", c->q_lora_rank },
         { "moe_intermediate_size", c->moe_intermediate_size },
@@ -379,23 +405,25 @@ static ds_rc check_shape(const ctx *x)
     };
 
     if (c->num_attention_heads % c->o_groups != 0)
-        return ds_fail(x->err, DS_E_FORMAT, "%s: text_config.o_groups = %u: must divide num_attention_heads = %u", x->file, c->o_groups, c->num_attention_heads);
+        return ds_fail(x->err, DS_E_FORMAT, "%s: text_config.o_groups = %u: must divide num_attention_heads = %u", x->file, c->o_groups,
+                       c->num_attention_heads);
     for (size_t i = 0; i < sizeof by32 / sizeof *by32; i++)
         if (by32[i].v % 32 != 0)
-            return ds_fail(x->err, DS_E_FORMAT, "%s: text_config.%s = %" PRIu64 ": must be a multiple of 32", x->file, by32[i].name, by32[i].v);
+            return ds_fail(x->err, DS_E_FORMAT, "%s: text_config.%s = %" PRIu64 ": must be a multiple of 32", x->file, by32[i].name,
+                           by32[i].v);
     if (c->qk_rope_head_dim % 2 != 0)
         return ds_fail(x->err, DS_E_FORMAT, "%s: text_config.qk_rope_head_dim = %u: must be even", x->file, c->qk_rope_head_dim);
     if (c->qk_rope_head_dim > c->head_dim || c->qk_rope_head_dim > c->index_head_dim)
-        return ds_fail(x->err, DS_E_FORMAT, "%s: text_config.qk_rope_head_dim = %u: must not exceed head_dim = %u nor index_head_dim = %u", x->file,
-                       c->qk_rope_head_dim, c->head_dim, c->index_head_dim);
+        return ds_fail(x->err, DS_E_FORMAT, "%s: text_config.qk_rope_head_dim = %u: must not exceed head_dim = %u nor index_head_dim = %u",
+                       x->file, c->qk_rope_head_dim, c->head_dim, c->index_head_dim);
     if (c->num_experts_per_tok > c->n_routed_experts)
-        return ds_fail(x->err, DS_E_FORMAT, "%s: text_config.num_experts_per_tok = %u: must not exceed n_routed_experts = %u", x->file, c->num_experts_per_tok,
-                       c->n_routed_experts);
+        return ds_fail(x->err, DS_E_FORMAT, "%s: text_config.num_experts_per_tok = %u: must not exceed n_routed_experts = %u", x->file,
+                       c->num_experts_per_tok, c->n_routed_experts);
     if (c->gate_temp <= 0)
         return ds_fail(x->err, DS_E_FORMAT, "%s: text_config.gate_temp = %g: must be above 0", x->file, c->gate_temp);
     if (c->num_hidden_layers + c->num_nextn_predict_layers > DS_CONFIG_MAX_LAYERS)
-        return ds_fail(x->err, DS_E_FORMAT, "%s: text_config.num_hidden_layers = %u: with the draft layers at most %u are allowed", x->file, c->num_hidden_layers,
-                       DS_CONFIG_MAX_LAYERS);
+        return ds_fail(x->err, DS_E_FORMAT, "%s: text_config.num_hidden_layers = %u: with the draft layers at most %u are allowed", x->file,
+                       c->num_hidden_layers, DS_CONFIG_MAX_LAYERS);
     return DS_OK;
 }
 
@@ -403,21 +431,24 @@ static ds_rc check_engram(const ctx *x)
 {
     const ds_config *c = x->c;
     uint32_t columns = ds_config_engram_columns(c);
-    uint64_t prime[DS_CONFIG_MAX_ENGRAM_LAYERS * DS_CONFIG_MAX_ENGRAM_COLUMNS], offset[DS_CONFIG_MAX_ENGRAM_LAYERS * DS_CONFIG_MAX_ENGRAM_COLUMNS];
+    uint64_t prime[DS_CONFIG_MAX_ENGRAM_LAYERS * DS_CONFIG_MAX_ENGRAM_COLUMNS],
+        offset[DS_CONFIG_MAX_ENGRAM_LAYERS * DS_CONFIG_MAX_ENGRAM_COLUMNS];
 
     if (columns > DS_CONFIG_MAX_ENGRAM_COLUMNS)
-        return ds_fail(x->err, DS_E_FORMAT, "%s: text_config.engram_n_heads = %u: orders x heads is %u; at most %u are allowed", x->file, c->engram_n_heads, columns,
-                       DS_CONFIG_MAX_ENGRAM_COLUMNS);
+        return ds_fail(x->err, DS_E_FORMAT, "%s: text_config.engram_n_heads = %u: orders x heads is %u; at most %u are allowed", x->file,
+                       c->engram_n_heads, columns, DS_CONFIG_MAX_ENGRAM_COLUMNS);
     if (c->engram_compressed_vocab_size > c->vocab_size)
         return ds_fail(x->err, DS_E_FORMAT, "%s: text_config.engram_compressed_vocab_size = %u: must not exceed vocab_size = %u", x->file,
                        c->engram_compressed_vocab_size, c->vocab_size);
     if (c->engram_pad_token_id >= c->vocab_size)
-        return ds_fail(x->err, DS_E_FORMAT, "%s: text_config.engram_pad_token_id = %u: must be below vocab_size = %u", x->file, c->engram_pad_token_id, c->vocab_size);
+        return ds_fail(x->err, DS_E_FORMAT, "%s: text_config.engram_pad_token_id = %u: must be below vocab_size = %u", x->file,
+                       c->engram_pad_token_id, c->vocab_size);
     ds_engram_primes(prime, offset, c->n_engram_layers, columns, c->engram_vocab_size);
     for (uint32_t t = 0; t < c->n_engram_layers; t++) {
         uint64_t rows = offset[(t + 1) * columns - 1] + prime[(t + 1) * columns - 1];
         if (rows != c->engram_num_embeddings[t])
-            return ds_fail(x->err, DS_E_FORMAT, "%s: text_config.engram_num_embeddings[%u] = %" PRIu64 ": must be %" PRIu64 ", the sum of the table's %u primes",
+            return ds_fail(x->err, DS_E_FORMAT,
+                           "%s: text_config.engram_num_embeddings[%u] = %" PRIu64 ": must be %" PRIu64 ", the sum of the table's %u primes",
                            x->file, t, c->engram_num_embeddings[t], rows, columns);
     }
     return DS_OK;
@@ -441,7 +472,8 @@ static ds_rc read_engram(const ctx *x, const ds_json *text)
     if (rc != DS_OK)
         return rc;
     if (n != c->n_engram_layers)
-        return ds_fail(x->err, DS_E_FORMAT, "%s: text_config.engram_num_embeddings has %u entries; engram_layer_ids has %u", x->file, n, c->n_engram_layers);
+        return ds_fail(x->err, DS_E_FORMAT, "%s: text_config.engram_num_embeddings has %u entries; engram_layer_ids has %u", x->file, n,
+                       c->n_engram_layers);
     return check_engram(x);
 }
 
@@ -461,11 +493,11 @@ static ds_rc read_dspark(const ctx *x, const ds_json *text)
     if (c->n_dspark_targets == 0)
         return ds_fail(x->err, DS_E_FORMAT, "%s: text_config.dspark_target_layer_ids is empty; drafts need at least one layer", x->file);
     if (c->dspark_noise_token_id >= c->vocab_size)
-        return ds_fail(x->err, DS_E_FORMAT, "%s: text_config.dspark_noise_token_id = %u: must be below vocab_size = %u", x->file, c->dspark_noise_token_id,
-                       c->vocab_size);
+        return ds_fail(x->err, DS_E_FORMAT, "%s: text_config.dspark_noise_token_id = %u: must be below vocab_size = %u", x->file,
+                       c->dspark_noise_token_id, c->vocab_size);
     if (c->dspark_num_experts_per_tok > c->dspark_n_routed_experts)
-        return ds_fail(x->err, DS_E_FORMAT, "%s: text_config.dspark_num_experts_per_tok = %u: must not exceed dspark_n_routed_experts = %u", x->file,
-                       c->dspark_num_experts_per_tok, c->dspark_n_routed_experts);
+        return ds_fail(x->err, DS_E_FORMAT, "%s: text_config.dspark_num_experts_per_tok = %u: must not exceed dspark_n_routed_experts = %u",
+                       x->file, c->dspark_num_experts_per_tok, c->dspark_n_routed_experts);
     return DS_OK;
 }
 
@@ -498,7 +530,8 @@ static ds_rc read_text(const ctx *x, const ds_json *text)
             return rc;
         c->yarn = c->rope_original_max_position_embeddings > 0;
         if (c->yarn && c->compress_rope_theta <= 1.0)
-            return ds_fail(x->err, DS_E_FORMAT, "%s: text_config.compress_rope_theta = %g: must be above 1 for YaRN", x->file, c->compress_rope_theta);
+            return ds_fail(x->err, DS_E_FORMAT, "%s: text_config.compress_rope_theta = %g: must be above 1 for YaRN", x->file,
+                           c->compress_rope_theta);
         if (!c->yarn)
             c->rope_factor = c->rope_beta_fast = c->rope_beta_slow = 0;
     }
@@ -521,7 +554,8 @@ static ds_rc read_text(const ctx *x, const ds_json *text)
     if (rc != DS_OK)
         return rc;
     if (n != ds_config_layers(c))
-        return ds_fail(x->err, DS_E_FORMAT, "%s: text_config.compress_ratios has %u entries; num_hidden_layers + num_nextn_predict_layers = %u", x->file, n,
+        return ds_fail(x->err, DS_E_FORMAT,
+                       "%s: text_config.compress_ratios has %u entries; num_hidden_layers + num_nextn_predict_layers = %u", x->file, n,
                        ds_config_layers(c));
     for (uint32_t i = 0; i < n; i++)
         c->compress_ratios[i] = (uint8_t)ratios[i];
@@ -541,7 +575,9 @@ static ds_rc read_text(const ctx *x, const ds_json *text)
 
 static ds_rc read_vision(const ctx *x, const ds_json *root)
 {
-    static const field layers = { "num_hidden_layers", F_U32, offsetof(ds_config, vision.num_hidden_layers), 0, DS_CONFIG_MAX_LAYERS, false };
+    static const field layers = {
+        "num_hidden_layers", F_U32, offsetof(ds_config, vision.num_hidden_layers), 0, DS_CONFIG_MAX_LAYERS, false
+    };
     ds_config *c = x->c;
     const ds_json *v = ds_json_get(root, "vision_config"), *r;
     ds_rc rc;
@@ -559,11 +595,14 @@ static ds_rc read_vision(const ctx *x, const ds_json *root)
     if (rc != DS_OK)
         return rc;
     r = ds_json_get(v, "max_wh_ratio");
-    if (r && !ds_json_is(r, DS_JSON_NULL) && (!ds_json_f64(r, &c->vision.max_wh_ratio) || !(c->vision.max_wh_ratio > 0 && c->vision.max_wh_ratio <= 1e6)))
+    if (r && !ds_json_is(r, DS_JSON_NULL) &&
+        (!ds_json_f64(r, &c->vision.max_wh_ratio) || !(c->vision.max_wh_ratio > 0 && c->vision.max_wh_ratio <= 1e6)))
         return refuse(x, "vision_config.", "max_wh_ratio", r, "must be null or a number above 0, at most 1e6");
     if (c->vision.hidden_size % c->vision.num_attention_heads != 0 || c->vision.hidden_size / c->vision.num_attention_heads % 4 != 0)
-        return ds_fail(x->err, DS_E_FORMAT, "%s: vision_config.hidden_size = %u: must be a multiple of 4 * num_attention_heads = %u (rows and columns rotate pairs)",
-                       x->file, c->vision.hidden_size, 4 * c->vision.num_attention_heads);
+        return ds_fail(
+            x->err, DS_E_FORMAT,
+            "%s: vision_config.hidden_size = %u: must be a multiple of 4 * num_attention_heads = %u (rows and columns rotate pairs)",
+            x->file, c->vision.hidden_size, 4 * c->vision.num_attention_heads);
     return DS_OK;
 }
 
@@ -591,7 +630,8 @@ static ds_rc read_root(const ctx *x, const ds_json *root)
             return rc;
     }
     if (c->vocab_size < 3)
-        return ds_fail(x->err, DS_E_FORMAT, "%s: text_config.vocab_size = %u: must hold the begin, end and padding ids", x->file, c->vocab_size);
+        return ds_fail(x->err, DS_E_FORMAT, "%s: text_config.vocab_size = %u: must hold the begin, end and padding ids", x->file,
+                       c->vocab_size);
     v = ds_json_get(root, "image_token_id");
     if (ds_json_i64(v, &image) && image >= 0 && image < (int64_t)c->vocab_size) {
         c->image_token_id = (int32_t)image;
@@ -609,7 +649,8 @@ static ds_rc read_root(const ctx *x, const ds_json *root)
         rc = check_fixed(x, "quantization_config.", v, quant_fixed);
         if (rc != DS_OK)
             return rc;
-        if (block && !(ds_json_is(block, DS_JSON_ARRAY) && block->n == 2 && ds_json_i64(b0, &n0) && n0 == 32 && ds_json_i64(b1, &n1) && n1 == 32))
+        if (block &&
+            !(ds_json_is(block, DS_JSON_ARRAY) && block->n == 2 && ds_json_i64(b0, &n0) && n0 == 32 && ds_json_i64(b1, &n1) && n1 == 32))
             return refuse(x, "quantization_config.", "weight_block_size", block, "only [32, 32] is supported");
         c->has_quantization_config = true;
     }

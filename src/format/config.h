@@ -45,7 +45,7 @@ typedef struct {
     /* rotary */
     double rope_theta;
     double compress_rope_theta;
-    bool yarn;                    /* false: the four fields below are 0 */
+    bool yarn; /* false: the four fields below are 0 */
     double rope_factor;
     uint32_t rope_original_max_position_embeddings;
     double rope_beta_fast, rope_beta_slow;
@@ -110,7 +110,7 @@ typedef struct {
         uint32_t downsample_ratio;
         uint32_t max_image_tokens; /* delimiters included */
         uint32_t min_pixels;
-        double max_wh_ratio;       /* 0: none */
+        double max_wh_ratio; /* 0: none */
     } vision;
 } ds_config;
 

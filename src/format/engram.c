@@ -157,7 +157,8 @@ void ds_engram_multipliers(uint64_t *multiplier, uint32_t n, uint32_t layer, uin
 
 void ds_engram_init(ds_engram_hash *h, const ds_config *c, uint32_t table, int32_t pad_class)
 {
-    uint64_t prime[DS_CONFIG_MAX_ENGRAM_LAYERS * DS_CONFIG_MAX_ENGRAM_COLUMNS], offset[DS_CONFIG_MAX_ENGRAM_LAYERS * DS_CONFIG_MAX_ENGRAM_COLUMNS];
+    uint64_t prime[DS_CONFIG_MAX_ENGRAM_LAYERS * DS_CONFIG_MAX_ENGRAM_COLUMNS],
+        offset[DS_CONFIG_MAX_ENGRAM_LAYERS * DS_CONFIG_MAX_ENGRAM_COLUMNS];
 
     assert(table < c->n_engram_layers);
     *h = (ds_engram_hash){

@@ -12,11 +12,11 @@
 #define DS_ENGRAM_DEAD (-1) /* a compressed id that doesn't exist: image span, or before the start */
 
 typedef struct {
-    uint32_t columns;    /* orders x heads, order-major */
+    uint32_t columns; /* orders x heads, order-major */
     uint32_t n_heads;
     uint32_t max_ngram;
-    int32_t pad_class;   /* map[engram_pad_token_id] */
-    uint64_t rows;       /* sum of the primes */
+    int32_t pad_class; /* map[engram_pad_token_id] */
+    uint64_t rows;     /* sum of the primes */
     uint64_t prime[DS_CONFIG_MAX_ENGRAM_COLUMNS];
     uint64_t offset[DS_CONFIG_MAX_ENGRAM_COLUMNS];
     uint64_t multiplier[DS_CONFIG_MAX_ENGRAM_NGRAM];

@@ -21,7 +21,7 @@ enum { HEADER_BYTES = 128 }; /* preamble and dictionary; room for two 20-digit n
 struct ds_npy_writer {
     FILE *f;
     char *path;
-    char *temp;   /* name of the temporary file; "" while it has none */
+    char *temp; /* name of the temporary file; "" while it has none */
     uint64_t rows, cols;
     char label[112];
 };
@@ -66,8 +66,8 @@ static int open_temp(ds_npy_writer *w)
 static bool put_header(ds_npy_writer *w)
 {
     char h[HEADER_BYTES + 1];
-    int n = snprintf(h + 10, sizeof h - 10, "{'descr': '<f4', 'fortran_order': False, 'shape': (%llu, %llu), }", (unsigned long long)w->rows,
-                     (unsigned long long)w->cols);
+    int n = snprintf(h + 10, sizeof h - 10, "{'descr': '<f4', 'fortran_order': False, 'shape': (%llu, %llu), }",
+                     (unsigned long long)w->rows, (unsigned long long)w->cols);
     memcpy(h, magic, 6);
     h[6] = 1;
     h[7] = 0;
@@ -152,7 +152,8 @@ ds_rc ds_npy_commit(ds_npy_writer *w, ds_err *err)
 {
     ds_rc rc = DS_OK;
 
-    if (fseek(w->f, 0, SEEK_SET) == -1 || !put_header(w) || fflush(w->f) != 0 || (!w->temp[0] && !name_it(w)) || rename(w->temp, w->path) == -1)
+    if (fseek(w->f, 0, SEEK_SET) == -1 || !put_header(w) || fflush(w->f) != 0 || (!w->temp[0] && !name_it(w)) ||
+        rename(w->temp, w->path) == -1)
         rc = io_error(w, err);
     else
         w->temp[0] = '\0';
@@ -206,8 +207,13 @@ static bool take_word(text *t, const char *word)
 
 static bool take_type(text *t, ds_npy *a)
 {
-    static const struct { const char *descr; ds_npy_type type; size_t bytes; } types[] = {
-        { "<f4", DS_NPY_F32, 4 }, { "<f8", DS_NPY_F64, 8 }, { "<i4", DS_NPY_I32, 4 }, { "<i8", DS_NPY_I64, 8 }, { "|u1", DS_NPY_U8, 1 }, { "|b1", DS_NPY_BOOL, 1 },
+    static const struct {
+        const char *descr;
+        ds_npy_type type;
+        size_t bytes;
+    } types[] = {
+        { "<f4", DS_NPY_F32, 4 }, { "<f8", DS_NPY_F64, 8 }, { "<i4", DS_NPY_I32, 4 },
+        { "<i8", DS_NPY_I64, 8 }, { "|u1", DS_NPY_U8, 1 },  { "|b1", DS_NPY_BOOL, 1 },
     };
     char quote = take(t, '\'') ? '\'' : take(t, '"') ? '"' : '\0';
     if (!quote)

@@ -28,11 +28,11 @@ typedef enum { DS_NPY_F32, DS_NPY_F64, DS_NPY_I32, DS_NPY_I64, DS_NPY_U8, DS_NPY
 
 typedef struct {
     ds_npy_type type;
-    uint32_t ndim;                    /* 0: a scalar */
+    uint32_t ndim; /* 0: a scalar */
     uint64_t shape[DS_NPY_MAX_NDIM];
-    uint64_t count;                   /* elements */
+    uint64_t count; /* elements */
     size_t element_bytes;
-    void *data;                       /* C order, 64-byte aligned; owned */
+    void *data; /* C order, 64-byte aligned; owned */
 } ds_npy;
 
 /* Little-endian, C order, exactly as many bytes as the shape says. On failure *out is zero. DS_E_FORMAT, DS_E_IO, DS_E_NOMEM. */

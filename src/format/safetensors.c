@@ -40,7 +40,7 @@ struct ds_st {
     uint32_t n_shards;
     ds_tensor *tensor;
     uint32_t n, cap;
-    uint32_t *slot; /* hash table of indices into tensor; NONE = empty */
+    uint32_t *slot;   /* hash table of indices into tensor; NONE = empty */
     uint32_t n_slots; /* power of two, at least twice the entries */
     uint64_t seed;
     block *blocks; /* names and shapes */
@@ -61,10 +61,10 @@ static const struct {
     const char *name;
     uint8_t bytes;
 } dtypes[] = {
-    [DS_DT_OTHER] = { "?", 0 },       [DS_DT_BOOL] = { "BOOL", 1 },       [DS_DT_U8] = { "U8", 1 },     [DS_DT_I8] = { "I8", 1 },
+    [DS_DT_OTHER] = { "?", 0 },         [DS_DT_BOOL] = { "BOOL", 1 },       [DS_DT_U8] = { "U8", 1 },           [DS_DT_I8] = { "I8", 1 },
     [DS_DT_F8_E5M2] = { "F8_E5M2", 1 }, [DS_DT_F8_E4M3] = { "F8_E4M3", 1 }, [DS_DT_F8_E8M0] = { "F8_E8M0", 1 }, [DS_DT_U16] = { "U16", 2 },
-    [DS_DT_I16] = { "I16", 2 },       [DS_DT_F16] = { "F16", 2 },         [DS_DT_BF16] = { "BF16", 2 }, [DS_DT_U32] = { "U32", 4 },
-    [DS_DT_I32] = { "I32", 4 },       [DS_DT_F32] = { "F32", 4 },         [DS_DT_U64] = { "U64", 8 },   [DS_DT_I64] = { "I64", 8 },
+    [DS_DT_I16] = { "I16", 2 },         [DS_DT_F16] = { "F16", 2 },         [DS_DT_BF16] = { "BF16", 2 },       [DS_DT_U32] = { "U32", 4 },
+    [DS_DT_I32] = { "I32", 4 },         [DS_DT_F32] = { "F32", 4 },         [DS_DT_U64] = { "U64", 8 },         [DS_DT_I64] = { "I64", 8 },
     [DS_DT_F64] = { "F64", 8 },
 };
 #define N_DTYPES (sizeof dtypes / sizeof *dtypes)
@@ -200,8 +200,8 @@ static bool read_entry(scan *x, ds_tensor *t, uint64_t shape[DS_ST_MAX_NDIM], ui
             if (has_span)
                 return scan_fail(x, "data_offsets stands twice");
             has_span = true;
-            if (!scan_array(x) || !scan_element(x, &efirst, &eopen) || !eopen || !scan_u64(x, begin) || !scan_element(x, &efirst, &eopen) || !eopen ||
-                !scan_u64(x, end) || !scan_element(x, &efirst, &eopen))
+            if (!scan_array(x) || !scan_element(x, &efirst, &eopen) || !eopen || !scan_u64(x, begin) || !scan_element(x, &efirst, &eopen) ||
+                !eopen || !scan_u64(x, end) || !scan_element(x, &efirst, &eopen))
                 return scan_fail(x, "data_offsets must be two whole numbers");
             if (eopen)
                 return scan_fail(x, "data_offsets must be two whole numbers");
@@ -217,7 +217,8 @@ static bool read_entry(scan *x, ds_tensor *t, uint64_t shape[DS_ST_MAX_NDIM], ui
 }
 
 /* Checks a span by itself; the tiling is checked when all are known. */
-static ds_rc check_span(const ds_tensor *t, const uint64_t *shape, uint64_t begin, uint64_t end, uint64_t data_bytes, const char *file, ds_err *err)
+static ds_rc check_span(const ds_tensor *t, const uint64_t *shape, uint64_t begin, uint64_t end, uint64_t data_bytes, const char *file,
+                        ds_err *err)
 {
     char q[256];
     uint64_t want = ds_dtype_bytes((ds_dtype)t->dtype);
@@ -225,8 +226,8 @@ static ds_rc check_span(const ds_tensor *t, const uint64_t *shape, uint64_t begi
 
     ds_quote(q, sizeof q, t->name, t->name_len);
     if (begin > end || end > data_bytes)
-        return ds_fail(err, DS_E_FORMAT, "%s: tensor %s: span %llu..%llu lies outside the %llu bytes of data", file, q, (unsigned long long)begin,
-                       (unsigned long long)end, (unsigned long long)data_bytes);
+        return ds_fail(err, DS_E_FORMAT, "%s: tensor %s: span %llu..%llu lies outside the %llu bytes of data", file, q,
+                       (unsigned long long)begin, (unsigned long long)end, (unsigned long long)data_bytes);
     if (want == 0)
         return DS_OK;
     for (unsigned i = 0; i < t->ndim; i++)
@@ -238,8 +239,8 @@ static ds_rc check_span(const ds_tensor *t, const uint64_t *shape, uint64_t begi
     if (over)
         return ds_fail(err, DS_E_FORMAT, "%s: tensor %s: shape x %s is too large", file, q, ds_dtype_name((ds_dtype)t->dtype));
     if (want != end - begin)
-        return ds_fail(err, DS_E_FORMAT, "%s: tensor %s: a span of %llu bytes; shape x %s is %llu", file, q, (unsigned long long)(end - begin),
-                       ds_dtype_name((ds_dtype)t->dtype), (unsigned long long)want);
+        return ds_fail(err, DS_E_FORMAT, "%s: tensor %s: a span of %llu bytes; shape x %s is %llu", file, q,
+                       (unsigned long long)(end - begin), ds_dtype_name((ds_dtype)t->dtype), (unsigned long long)want);
     return DS_OK;
 }
 
@@ -263,7 +264,8 @@ static ds_rc enter(ds_st *st, ds_tensor t, const uint64_t *shape, bool indexed, 
         if (old->shard == t.shard)
             return ds_fail(err, DS_E_FORMAT, "%s: tensor %s stands twice", file, ds_quote(q, sizeof q, t.name, t.name_len));
         if (!indexed)
-            return ds_fail(err, DS_E_FORMAT, "%s: tensor %s is also in %s", file, ds_quote(q, sizeof q, t.name, t.name_len), st->shard[old->shard].label);
+            return ds_fail(err, DS_E_FORMAT, "%s: tensor %s is also in %s", file, ds_quote(q, sizeof q, t.name, t.name_len),
+                           st->shard[old->shard].label);
     }
     name = keep(st, (size_t)t.name_len + 1);
     kept = keep(st, t.ndim * sizeof *kept);
@@ -311,7 +313,8 @@ static ds_rc check_tiling(ds_st *st, uint32_t first, const char *data, uint64_t 
         uint64_t begin = (uint64_t)((const char *)t->data - data);
         if (begin != at)
             rc = ds_fail(err, DS_E_FORMAT, "%s: tensor %s: span starts at %llu, %s %llu", file, ds_quote(q, sizeof q, t->name, t->name_len),
-                         (unsigned long long)begin, begin < at ? "inside the one before, which ends at" : "behind a hole that starts at", (unsigned long long)at);
+                         (unsigned long long)begin, begin < at ? "inside the one before, which ends at" : "behind a hole that starts at",
+                         (unsigned long long)at);
         at = begin + t->bytes;
     }
     if (rc == DS_OK && at != data_bytes)
@@ -379,11 +382,13 @@ static ds_rc open_shard(ds_st *st, uint16_t shard, bool indexed, ds_err *err)
     for (int i = 7; i >= 0; i--)
         n = n << 8 | head[i];
     if (n > DS_ST_HEADER_MAX_BYTES) {
-        rc = ds_fail(err, DS_E_FORMAT, "%s: a header of %llu bytes; at most %u are allowed", f->label, (unsigned long long)n, DS_ST_HEADER_MAX_BYTES);
+        rc = ds_fail(err, DS_E_FORMAT, "%s: a header of %llu bytes; at most %u are allowed", f->label, (unsigned long long)n,
+                     DS_ST_HEADER_MAX_BYTES);
         goto out;
     }
     if (n > bytes - 8) {
-        rc = ds_fail(err, DS_E_FORMAT, "%s: a header of %llu bytes in a file of %llu", f->label, (unsigned long long)n, (unsigned long long)bytes);
+        rc = ds_fail(err, DS_E_FORMAT, "%s: a header of %llu bytes in a file of %llu", f->label, (unsigned long long)n,
+                     (unsigned long long)bytes);
         goto out;
     }
     if (bytes > SIZE_MAX / 2) {
@@ -504,10 +509,11 @@ static ds_rc select_mapped(ds_st *st, const char *index, const mapped *list, uin
                 found = t;
         }
         if (twice)
-            rc = ds_fail(err, DS_E_FORMAT, "%s: weight_map: tensor %s stands twice", index, ds_quote(q, sizeof q, list[i].name, list[i].len));
+            rc = ds_fail(err, DS_E_FORMAT, "%s: weight_map: tensor %s stands twice", index,
+                         ds_quote(q, sizeof q, list[i].name, list[i].len));
         else if (!found)
-            rc = ds_fail(err, DS_E_FORMAT, "%s: weight_map: tensor %s is not in %s", index, ds_quote(q, sizeof q, list[i].name, list[i].len),
-                         st->shard[list[i].shard].label);
+            rc = ds_fail(err, DS_E_FORMAT, "%s: weight_map: tensor %s is not in %s", index,
+                         ds_quote(q, sizeof q, list[i].name, list[i].len), st->shard[list[i].shard].label);
         else
             used[found - st->tensor] = true;
     }
@@ -699,17 +705,17 @@ typedef uint32_t __attribute__((aligned(1), may_alias)) any_u32;
 typedef uint64_t __attribute__((aligned(1), may_alias)) any_u64;
 
 /* Index of the first element whose `mask` bits are all set. Blocks are tested as a whole, which the compiler turns into vector code. */
-#define FIRST_WITH(type, mask)                                   \
-    for (uint64_t at = 0; at < n; at += 4096) {                  \
-        const type *p = (const type *)data + at;                 \
-        size_t m = n - at < 4096 ? (size_t)(n - at) : 4096;      \
-        unsigned any = 0;                                        \
-        for (size_t i = 0; i < m; i++)                           \
-            any |= (p[i] & (mask)) == (mask);                    \
-        for (size_t i = 0; any && i < m; i++)                    \
-            if ((p[i] & (mask)) == (mask))                       \
-                return at + i;                                   \
-    }                                                            \
+#define FIRST_WITH(type, mask)                              \
+    for (uint64_t at = 0; at < n; at += 4096) {             \
+        const type *p = (const type *)data + at;            \
+        size_t m = n - at < 4096 ? (size_t)(n - at) : 4096; \
+        unsigned any = 0;                                   \
+        for (size_t i = 0; i < m; i++)                      \
+            any |= (p[i] & (mask)) == (mask);               \
+        for (size_t i = 0; any && i < m; i++)               \
+            if ((p[i] & (mask)) == (mask))                  \
+                return at + i;                              \
+    }                                                       \
     return UINT64_MAX
 
 uint64_t ds_st_first_bad(ds_dtype t, const void *data, uint64_t n)

@@ -40,8 +40,8 @@ typedef enum {
     DS_DT_F64,
 } ds_dtype;
 
-size_t ds_dtype_bytes(ds_dtype t);      /* of one element; 0 for DS_DT_OTHER */
-const char *ds_dtype_name(ds_dtype t);  /* as in the header: "BF16"; "?" for DS_DT_OTHER */
+size_t ds_dtype_bytes(ds_dtype t);     /* of one element; 0 for DS_DT_OTHER */
+const char *ds_dtype_name(ds_dtype t); /* as in the header: "BF16"; "?" for DS_DT_OTHER */
 
 typedef struct {
     const char *name;      /* NUL-terminated; a NUL inside it counts in name_len */
@@ -51,7 +51,7 @@ typedef struct {
     uint32_t name_len;
     uint16_t shard;
     uint8_t ndim;
-    uint8_t dtype;         /* ds_dtype */
+    uint8_t dtype; /* ds_dtype */
 } ds_tensor;
 
 typedef struct ds_st ds_st;

@@ -31,10 +31,10 @@ bool scan_fail(scan *x, const char *problem); /* false */
 
 /* Members and elements one by one: while (scan_member(&x, &first, &open, &key) && open) read one value. `first` starts true; `open` becomes
  * false at the closing bracket. */
-bool scan_object(scan *x);                                       /* { */
+bool scan_object(scan *x);                                         /* { */
 bool scan_member(scan *x, bool *first, bool *open, scan_str *key); /* "key":  or  } */
-bool scan_array(scan *x);                                        /* [ */
-bool scan_element(scan *x, bool *first, bool *open);             /* before an element, or ] */
+bool scan_array(scan *x);                                          /* [ */
+bool scan_element(scan *x, bool *first, bool *open);               /* before an element, or ] */
 bool scan_string(scan *x, scan_str *out);
 bool scan_u64(scan *x, uint64_t *out); /* digits only */
 bool scan_skip(scan *x);               /* any value */

@@ -41,8 +41,8 @@ typedef struct {
     shard *shards;
     uint32_t n_shards;
     uint64_t bytes, tensors, done;
-    bool with_map;  /* engram.token_map is needed: no tokenizer gives the class count */
-    char *dir;      /* temporary; "" before it exists */
+    bool with_map; /* engram.token_map is needed: no tokenizer gives the class count */
+    char *dir;     /* temporary; "" before it exists */
     ds_pool *pool;
 } job;
 
@@ -108,7 +108,8 @@ static ds_rc make_plan(job *j, ds_err *err)
     bool tokenizer = c->vocab_size >= DS_SYNTH_TOKENIZER_MIN_VOCAB && c->vocab_size <= DS_SYNTH_TOKENIZER_MAX_VOCAB;
     ds_rc rc;
 
-    j->with_map = !j->o->sparse && c->n_engram_layers && !(tokenizer && ds_synth_tokenizer_classes(c->vocab_size) == c->engram_compressed_vocab_size);
+    j->with_map =
+        !j->o->sparse && c->n_engram_layers && !(tokenizer && ds_synth_tokenizer_classes(c->vocab_size) == c->engram_compressed_vocab_size);
     j->shards = calloc(MAX_SHARDS, sizeof *j->shards);
     if (!j->shards)
         return ds_fail(err, DS_E_NOMEM, "synth: out of memory");
@@ -160,8 +161,9 @@ static ds_rc write_buf(const job *j, const char *name, ds_buf *b, ds_err *err)
 /* The config as given, except that quantization_config is there exactly when the weights are quantised. */
 static ds_rc write_config(const job *j, ds_err *err)
 {
-    static const char quant[] = "\"quantization_config\":{\"quant_method\":\"fp8\",\"activation_scheme\":\"dynamic\",\"weight_block_size\":[32,32],"
-                                "\"scale_fmt\":\"ue8m0\",\"expert_dtype\":\"fp4\"}";
+    static const char quant[] =
+        "\"quantization_config\":{\"quant_method\":\"fp8\",\"activation_scheme\":\"dynamic\",\"weight_block_size\":[32,32],"
+        "\"scale_fmt\":\"ue8m0\",\"expert_dtype\":\"fp4\"}";
     ds_buf b = { 0 };
     ds_json_doc *doc;
     bool first = true;
@@ -221,7 +223,8 @@ static ds_rc write_small_files(const job *j, ds_synth_result *result, ds_err *er
     ds_rc rc = write_config(j, err);
 
     if (rc == DS_OK) {
-        ds_buf_printf(&b, "{\"bos_token_id\":%u,\"eos_token_id\":%u,\"pad_token_id\":%u}\n", c->bos_token_id, c->eos_token_id, c->pad_token_id);
+        ds_buf_printf(&b, "{\"bos_token_id\":%u,\"eos_token_id\":%u,\"pad_token_id\":%u}\n", c->bos_token_id, c->eos_token_id,
+                      c->pad_token_id);
         rc = write_buf(j, "generation_config.json", &b, err);
     }
     result->has_tokenizer = c->vocab_size >= DS_SYNTH_TOKENIZER_MIN_VOCAB && c->vocab_size <= DS_SYNTH_TOKENIZER_MAX_VOCAB;
@@ -340,7 +343,8 @@ static void fill_rows(void *arg, uint32_t member, uint32_t n_members)
         encode_rows(it, x, n, cols, out, scales);
         uint64_t scale_row = it->w.form == DS_FORM_FP8 ? r / 32 : r, scale_rows = it->w.form == DS_FORM_FP8 ? (n + 31) / 32 : n;
         if (!pwrite_all(f->fd, out, (size_t)(n * row_bytes), f->data_at + it->offset + r * row_bytes) ||
-            (it->scale_bytes && !pwrite_all(f->fd, scales, (size_t)(scale_rows * scale_row_bytes), f->data_at + it->scale_offset + scale_row * scale_row_bytes)))
+            (it->scale_bytes && !pwrite_all(f->fd, scales, (size_t)(scale_rows * scale_row_bytes),
+                                            f->data_at + it->scale_offset + scale_row * scale_row_bytes)))
             atomic_store_explicit(&f->failed, errno, memory_order_relaxed);
     }
     free(x);
@@ -366,7 +370,12 @@ static ds_rc write_map(const job *j, const item *it, int fd, uint64_t data_at, c
 static ds_rc fill_tensor(job *j, const item *it, int fd, uint64_t data_at, const char *name, ds_err *err)
 {
     bool vector = it->w.ndim == 1;
-    fill f = { .j = j, .it = it, .fd = fd, .data_at = data_at, .rows = vector ? 1 : it->w.shape[0], .cols = vector ? it->w.shape[0] : it->w.shape[1] };
+    fill f = { .j = j,
+               .it = it,
+               .fd = fd,
+               .data_at = data_at,
+               .rows = vector ? 1 : it->w.shape[0],
+               .cols = vector ? it->w.shape[0] : it->w.shape[1] };
     int failed;
 
     if (it->dtype == DS_DT_I64)
@@ -465,8 +474,8 @@ static ds_rc make_dir(job *j, const char *out, ds_err *err)
     if (chmod(j->dir, 0777 & ~mask) == -1)
         return ds_fail(err, DS_E_IO, "%s: %s", label, strerror(errno));
     if (!j->o->sparse && statvfs(j->dir, &vfs) == 0 && (uint64_t)vfs.f_bavail * vfs.f_frsize < j->bytes)
-        return ds_fail(err, DS_E_IO, "%s: needs %.2f GiB and %.2f GiB are free; --sparse writes no values", label, (double)j->bytes / (1 << 30),
-                       (double)vfs.f_bavail * (double)vfs.f_frsize / (1 << 30));
+        return ds_fail(err, DS_E_IO, "%s: needs %.2f GiB and %.2f GiB are free; --sparse writes no values", label,
+                       (double)j->bytes / (1 << 30), (double)vfs.f_bavail * (double)vfs.f_frsize / (1 << 30));
     return DS_OK;
 }
 

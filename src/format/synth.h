@@ -25,12 +25,12 @@ typedef struct {
     const ds_config *config;
     const char *config_text; /* as it was read; config_bytes long */
     size_t config_bytes;
-    const char *out;         /* directory; must not exist, or be empty */
+    const char *out; /* directory; must not exist, or be empty */
     uint64_t seed;
-    bool quantised;          /* FP8, MXFP4 as released; else BF16 */
-    bool sparse;             /* right names, shapes and sizes, but no values: files of holes */
-    uint32_t n_threads;      /* 0: one for each CPU, at most 16 */
-    uint64_t shard_bytes;    /* a file is closed before it would pass this; 0 = DS_SYNTH_SHARD_BYTES */
+    bool quantised;                      /* FP8, MXFP4 as released; else BF16 */
+    bool sparse;                         /* right names, shapes and sizes, but no values: files of holes */
+    uint32_t n_threads;                  /* 0: one for each CPU, at most 16 */
+    uint64_t shard_bytes;                /* a file is closed before it would pass this; 0 = DS_SYNTH_SHARD_BYTES */
     const volatile sig_atomic_t *cancel; /* may be NULL; non-zero: stop, clean up, DS_E_CANCELED */
     void (*progress)(void *arg, uint64_t done_bytes, uint64_t total_bytes); /* may be NULL; called now and then */
     void *progress_arg;

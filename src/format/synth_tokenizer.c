@@ -15,7 +15,8 @@ static const char *const special[8] = {
 static const char *const splits[3] = {
     "\\p{N}{1,3}",
     "[一-龥぀-ゟ゠-ヿ]+",
-    "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\r\n]*|\\s*[\r\n]+|\\s+(?!\\S)|\\s+",
+    "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| "
+    "?[\\p{P}\\p{S}]+[\r\n]*|\\s*[\r\n]+|\\s+(?!\\S)|\\s+",
 };
 
 static void put_str(ds_buf *b, const char *s)
@@ -40,8 +41,8 @@ static void put_added(ds_buf *b, uint32_t id, const char *content, bool is_speci
 {
     ds_buf_printf(b, "%s\n{\"id\":%u,\"content\":", id ? "," : "", id);
     put_str(b, content);
-    ds_buf_printf(b, ",\"single_word\":false,\"lstrip\":false,\"rstrip\":false,\"normalized\":%s,\"special\":%s}", is_special ? "false" : "true",
-                  is_special ? "true" : "false");
+    ds_buf_printf(b, ",\"single_word\":false,\"lstrip\":false,\"rstrip\":false,\"normalized\":%s,\"special\":%s}",
+                  is_special ? "false" : "true", is_special ? "true" : "false");
 }
 
 void ds_synth_tokenizer(ds_buf *b, uint32_t vocab_size)
@@ -57,17 +58,19 @@ void ds_synth_tokenizer(ds_buf *b, uint32_t vocab_size)
             snprintf(name, sizeof name, "<｜place▁holder▁no▁%u｜>", k - 8);
         put_added(b, i, k < 8 ? special[k] : name, k != 0); /* <｜System｜> isn't special in the released file either */
     }
-    ds_buf_puts(b, "],\n\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[]},\n\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":[");
+    ds_buf_puts(
+        b, "],\n\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[]},\n\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":[");
     for (uint32_t i = 0; i < 3; i++) {
         ds_buf_puts(b, "\n{\"type\":\"Split\",\"pattern\":{\"Regex\":");
         put_str(b, splits[i]);
         ds_buf_puts(b, "},\"behavior\":\"Isolated\",\"invert\":false},");
     }
-    ds_buf_puts(b, "\n{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"trim_offsets\":true,\"use_regex\":false}]},\n"
-                   "\"post_processor\":{\"type\":\"ByteLevel\",\"add_prefix_space\":true,\"trim_offsets\":false,\"use_regex\":true},\n"
-                   "\"decoder\":{\"type\":\"ByteLevel\",\"add_prefix_space\":true,\"trim_offsets\":true,\"use_regex\":true},\n"
-                   "\"model\":{\"type\":\"BPE\",\"dropout\":null,\"unk_token\":null,\"continuing_subword_prefix\":null,\"end_of_word_suffix\":null,"
-                   "\"fuse_unk\":false,\"byte_fallback\":false,\"vocab\":{");
+    ds_buf_puts(
+        b, "\n{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"trim_offsets\":true,\"use_regex\":false}]},\n"
+           "\"post_processor\":{\"type\":\"ByteLevel\",\"add_prefix_space\":true,\"trim_offsets\":false,\"use_regex\":true},\n"
+           "\"decoder\":{\"type\":\"ByteLevel\",\"add_prefix_space\":true,\"trim_offsets\":true,\"use_regex\":true},\n"
+           "\"model\":{\"type\":\"BPE\",\"dropout\":null,\"unk_token\":null,\"continuing_subword_prefix\":null,\"end_of_word_suffix\":null,"
+           "\"fuse_unk\":false,\"byte_fallback\":false,\"vocab\":{");
     for (uint32_t i = 0; i < 3; i++) {
         put_str(b, first[i]);
         ds_buf_printf(b, ":%u,", i);

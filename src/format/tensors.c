@@ -31,7 +31,9 @@ __attribute__((format(printf, 3, 4))) static void emit(walk *k, desc d, const ch
         .ndim = d.rows ? 2 : 1,
         .form = (uint8_t)d.form,
         .kind = (uint8_t)d.kind,
-        .plain_dtype = d.form == DS_FORM_I64 ? DS_DT_I64 : d.f32 ? DS_DT_F32 : DS_DT_BF16,
+        .plain_dtype = d.form == DS_FORM_I64 ? DS_DT_I64
+                       : d.f32               ? DS_DT_F32
+                                             : DS_DT_BF16,
         .optional = d.optional,
         .norm = d.norm,
         .layer = k->layer,
@@ -205,7 +207,8 @@ static void walk_drafts(walk *k)
 static void walk_vision(walk *k)
 {
     const ds_config *c = k->c;
-    uint64_t d = c->hidden_size, v = c->vision.hidden_size, inner = c->vision.intermediate_size, p = c->vision.patch_size, s = c->vision.downsample_ratio;
+    uint64_t d = c->hidden_size, v = c->vision.hidden_size, inner = c->vision.intermediate_size, p = c->vision.patch_size,
+             s = c->vision.downsample_ratio;
     desc vnorm = norm(v);
 
     if (c->vision.num_hidden_layers == 0)
@@ -325,13 +328,15 @@ ds_rc ds_weight_find(ds_weight *out, const ds_st *st, const ds_tensor_want *w, d
     bool quantised = scale_shape[0] && t->dtype == dtype;
     bool plain_ok = t->dtype == DS_DT_BF16 || (t->dtype == DS_DT_F32 && w->form == DS_FORM_PLAIN);
     if (w->form == DS_FORM_I64 ? t->dtype != DS_DT_I64 : !quantised && !plain_ok)
-        return ds_fail(err, DS_E_FORMAT, "tensor %s: has dtype %s, must be %s", t->name, ds_dtype_name((ds_dtype)t->dtype), allowed[w->form]);
+        return ds_fail(err, DS_E_FORMAT, "tensor %s: has dtype %s, must be %s", t->name, ds_dtype_name((ds_dtype)t->dtype),
+                       allowed[w->form]);
     if (!same_shape(t, quantised ? shape : w->shape, w->ndim))
         return wrong_shape(t, quantised ? shape : w->shape, w->ndim, err);
     if (quantised && !scale)
         return ds_fail(err, DS_E_FORMAT, "tensor %s is missing; %s is %s and needs it", w->scale, t->name, ds_dtype_name(dtype));
     if (!quantised && scale)
-        return ds_fail(err, DS_E_FORMAT, "tensor %s: a scale beside %s values; only quantised tensors have one", w->scale, ds_dtype_name((ds_dtype)t->dtype));
+        return ds_fail(err, DS_E_FORMAT, "tensor %s: a scale beside %s values; only quantised tensors have one", w->scale,
+                       ds_dtype_name((ds_dtype)t->dtype));
     if (scale && scale->dtype != DS_DT_F8_E8M0)
         return ds_fail(err, DS_E_FORMAT, "tensor %s: has dtype %s, must be F8_E8M0", w->scale, ds_dtype_name((ds_dtype)scale->dtype));
     if (scale && !same_shape(scale, scale_shape, 2))
@@ -378,9 +383,18 @@ ds_rc ds_weight_check_values(const ds_weight *w, ds_err *err)
 const char *ds_kind_name(unsigned kind)
 {
     static const char *const name[DS_N_KINDS] = {
-        [DS_KIND_EMBED] = "embedding",   [DS_KIND_NORM] = "norm",     [DS_KIND_HC] = "mhc",       [DS_KIND_ATTENTION] = "attention",
-        [DS_KIND_COMPRESSOR] = "compressor", [DS_KIND_INDEXER] = "indexer", [DS_KIND_ROUTER] = "router", [DS_KIND_EXPERT] = "experts",
-        [DS_KIND_SHARED] = "shared expert", [DS_KIND_ENGRAM_TABLE] = "engram table", [DS_KIND_ENGRAM] = "engram", [DS_KIND_DRAFT] = "draft",
+        [DS_KIND_EMBED] = "embedding",
+        [DS_KIND_NORM] = "norm",
+        [DS_KIND_HC] = "mhc",
+        [DS_KIND_ATTENTION] = "attention",
+        [DS_KIND_COMPRESSOR] = "compressor",
+        [DS_KIND_INDEXER] = "indexer",
+        [DS_KIND_ROUTER] = "router",
+        [DS_KIND_EXPERT] = "experts",
+        [DS_KIND_SHARED] = "shared expert",
+        [DS_KIND_ENGRAM_TABLE] = "engram table",
+        [DS_KIND_ENGRAM] = "engram",
+        [DS_KIND_DRAFT] = "draft",
         [DS_KIND_VISION] = "vision",
     };
     return kind < DS_N_KINDS ? name[kind] : "?";
@@ -420,7 +434,8 @@ ds_rc ds_engram_token_map(int32_t *map, bool *present, const ds_config *c, const
     for (uint32_t i = 0; i < c->vocab_size; i++) {
         int64_t v = i64_at(t, i);
         if (v < 0 || v >= (int64_t)c->engram_compressed_vocab_size)
-            return ds_fail(err, DS_E_FORMAT, "tensor %s: element %u is %" PRId64 "; classes are 0 to %u", t->name, i, v, c->engram_compressed_vocab_size - 1);
+            return ds_fail(err, DS_E_FORMAT, "tensor %s: element %u is %" PRId64 "; classes are 0 to %u", t->name, i, v,
+                           c->engram_compressed_vocab_size - 1);
         map[i] = (int32_t)v;
     }
     return DS_OK;
@@ -433,7 +448,10 @@ ds_rc ds_engram_load(ds_engram_hash *h, const ds_config *c, const ds_st *st, uin
     ds_rc rc;
 
     ds_engram_init(h, c, table, pad_class);
-    const struct { const char *name; const uint64_t *derived; } equal[] = { { "engram.primes", h->prime }, { "engram.offsets", h->offset } };
+    const struct {
+        const char *name;
+        const uint64_t *derived;
+    } equal[] = { { "engram.primes", h->prime }, { "engram.offsets", h->offset } };
     for (int k = 0; k < 2; k++) {
         rc = find_i64(&t, equal[k].name, c->n_engram_layers, columns, st, err);
         if (rc != DS_OK)
@@ -449,7 +467,8 @@ ds_rc ds_engram_load(ds_engram_hash *h, const ds_config *c, const ds_st *st, uin
     for (uint32_t i = 0; i < c->engram_max_ngram_size; i++) {
         int64_t v = i64_at(t, table * c->engram_max_ngram_size + i);
         if (v < 1 || v > INT64_MAX / (int64_t)c->engram_compressed_vocab_size)
-            return ds_fail(err, DS_E_FORMAT, "tensor %s: element [%u, %u] is %" PRId64 "; products with a class must stay below 2^63", t->name, table, i, v);
+            return ds_fail(err, DS_E_FORMAT, "tensor %s: element [%u, %u] is %" PRId64 "; products with a class must stay below 2^63",
+                           t->name, table, i, v);
         h->multiplier[i] = (uint64_t)v;
     }
     return DS_OK;

@@ -47,13 +47,13 @@ typedef struct {
     char scale[DS_TENSOR_NAME_MAX]; /* of the scales; "" where the form has none */
     uint64_t shape[2];              /* logical, [out, in]; a vector is [n] */
     uint8_t ndim;
-    uint8_t form;                   /* ds_tensor_form */
-    uint8_t kind;                   /* ds_tensor_kind */
-    uint8_t plain_dtype;            /* PLAIN: what the release has, DS_DT_BF16 or DS_DT_F32 */
+    uint8_t form;        /* ds_tensor_form */
+    uint8_t kind;        /* ds_tensor_kind */
+    uint8_t plain_dtype; /* PLAIN: what the release has, DS_DT_BF16 or DS_DT_F32 */
     bool optional;
-    bool norm;                      /* a norm's weight */
-    int16_t layer;                  /* drafts count on behind the backbone; -1: none */
-    int32_t expert;                 /* -1: none */
+    bool norm;      /* a norm's weight */
+    int16_t layer;  /* drafts count on behind the backbone; -1: none */
+    int32_t expert; /* -1: none */
 } ds_tensor_want;
 
 typedef ds_rc ds_tensor_fn(void *arg, const ds_tensor_want *w, ds_err *err);
@@ -68,7 +68,7 @@ typedef struct {
     const void *data;     /* NULL: an optional tensor that isn't there. At any alignment */
     const uint8_t *scale; /* NULL without scales */
     const ds_tensor *tensor, *scale_tensor;
-    uint64_t rows, cols;  /* logical; a vector is 1 x n */
+    uint64_t rows, cols; /* logical; a vector is 1 x n */
 } ds_weight;
 
 /* Presence, dtype and shape. DS_E_FORMAT names tensor, what is there and what must be. Values aren't read. */

@@ -25,7 +25,9 @@ void ds_topology_init(ds_topology *t, const ds_config *c)
             next_index++;
         }
         *y = (ds_layer_topo){
-            .half = draft ? DS_HALF_DRAFT : l < t->first_decoder ? DS_HALF_ENCODER : DS_HALF_DECODER,
+            .half = draft                  ? DS_HALF_DRAFT
+                    : l < t->first_decoder ? DS_HALF_ENCODER
+                                           : DS_HALF_DECODER,
             .mode = DS_MODE_WINDOW,
             .rope = DS_ROPE_PLAIN,
             .ratio = c->compress_ratios[l],

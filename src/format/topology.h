@@ -22,21 +22,21 @@ typedef enum {
 } ds_rope_kind;
 
 typedef struct {
-    uint8_t half;            /* ds_layer_half */
-    uint8_t mode;            /* ds_layer_mode */
-    uint8_t rope;            /* ds_rope_kind */
-    uint8_t ratio;           /* 0, 1, 2 */
-    int16_t kv_source;       /* layer whose entries it reads; -1 in window layers */
-    int16_t kv_slot;         /* its ordinal in kv_source_layer_ids; -1 */
-    int16_t index_source;    /* layer whose top-k list it uses; -1 */
-    int16_t engram;          /* ordinal of its Engram table; -1 */
-    bool candidate_source;   /* builds the candidate pool */
-    bool uses_candidates;    /* its own selection is restricted to the pool */
-    int16_t dspark_target;   /* ordinal of its DSpark tap; -1 */
+    uint8_t half;          /* ds_layer_half */
+    uint8_t mode;          /* ds_layer_mode */
+    uint8_t rope;          /* ds_rope_kind */
+    uint8_t ratio;         /* 0, 1, 2 */
+    int16_t kv_source;     /* layer whose entries it reads; -1 in window layers */
+    int16_t kv_slot;       /* its ordinal in kv_source_layer_ids; -1 */
+    int16_t index_source;  /* layer whose top-k list it uses; -1 */
+    int16_t engram;        /* ordinal of its Engram table; -1 */
+    bool candidate_source; /* builds the candidate pool */
+    bool uses_candidates;  /* its own selection is restricted to the pool */
+    int16_t dspark_target; /* ordinal of its DSpark tap; -1 */
 } ds_layer_topo;
 
 typedef struct {
-    uint32_t n_layers;      /* backbone and drafts; draft m is layer n_backbone + m */
+    uint32_t n_layers; /* backbone and drafts; draft m is layer n_backbone + m */
     uint32_t n_backbone;
     uint32_t first_decoder; /* the last KV source */
     ds_layer_topo layer[DS_CONFIG_MAX_LAYERS];

@@ -21,8 +21,14 @@ static ds_config config;
 static ds_rc write_model(const char *out, bool sparse, uint64_t shard_bytes, ds_err *err)
 {
     ds_synth_result result;
-    ds_synth_opts o = { .config = &config, .config_text = config_text, .config_bytes = config_bytes, .out = out, .quantised = true, .sparse = sparse,
-                        .n_threads = 1, .shard_bytes = shard_bytes };
+    ds_synth_opts o = { .config = &config,
+                        .config_text = config_text,
+                        .config_bytes = config_bytes,
+                        .out = out,
+                        .quantised = true,
+                        .sparse = sparse,
+                        .n_threads = 1,
+                        .shard_bytes = shard_bytes };
     return ds_synth_write(&o, &result, err);
 }
 
@@ -37,7 +43,8 @@ static int set_up(void **state)
     snprintf(single, sizeof single, "%s/m/model-00001-of-00001.safetensors", dir);
     snprintf(array, sizeof array, "%s/a.npy", dir);
     snprintf(target, sizeof target, "%s/t", dir);
-    if (ds_file_read(&config_text, &config_bytes, TINY_B, 1 << 20, &err) != DS_OK || ds_config_parse(&config, config_text, config_bytes, "b", &err) != DS_OK)
+    if (ds_file_read(&config_text, &config_bytes, TINY_B, 1 << 20, &err) != DS_OK ||
+        ds_config_parse(&config, config_text, config_bytes, "b", &err) != DS_OK)
         return -1;
     return write_model(sharded, true, 0, &err);
 }

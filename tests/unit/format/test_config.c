@@ -67,16 +67,18 @@ static void tiny_configs(void **state)
 static void released_topology(void **state)
 {
     (void)state;
-    static const struct { int first, last, half, ratio, mode, kv, index; } rows[] = {
-        { 0, 1, DS_HALF_ENCODER, 0, DS_MODE_WINDOW, -1, -1 },   { 2, 2, DS_HALF_ENCODER, 2, DS_MODE_FULL, 2, 2 },
-        { 3, 7, DS_HALF_ENCODER, 2, DS_MODE_REUSE, 2, 2 },      { 8, 8, DS_HALF_ENCODER, 2, DS_MODE_FULL, 8, 8 },
-        { 9, 13, DS_HALF_ENCODER, 2, DS_MODE_REUSE, 8, 8 },     { 14, 14, DS_HALF_ENCODER, 2, DS_MODE_FULL, 14, 14 },
-        { 15, 19, DS_HALF_ENCODER, 2, DS_MODE_REUSE, 14, 14 },  { 20, 20, DS_HALF_DECODER, 1, DS_MODE_FULL, 20, 20 },
-        { 21, 23, DS_HALF_DECODER, 1, DS_MODE_REUSE, 20, 20 },  { 24, 24, DS_HALF_DECODER, 1, DS_MODE_REINDEX, 20, 24 },
-        { 25, 27, DS_HALF_DECODER, 1, DS_MODE_REUSE, 20, 24 },  { 28, 28, DS_HALF_DECODER, 1, DS_MODE_REINDEX, 20, 28 },
-        { 29, 31, DS_HALF_DECODER, 1, DS_MODE_REUSE, 20, 28 },  { 32, 32, DS_HALF_DECODER, 1, DS_MODE_REINDEX, 20, 32 },
-        { 33, 35, DS_HALF_DECODER, 1, DS_MODE_REUSE, 20, 32 },  { 36, 36, DS_HALF_DECODER, 1, DS_MODE_REINDEX, 20, 36 },
-        { 37, 39, DS_HALF_DECODER, 1, DS_MODE_REUSE, 20, 36 },  { 40, 42, DS_HALF_DRAFT, 0, DS_MODE_WINDOW, -1, -1 },
+    static const struct {
+        int first, last, half, ratio, mode, kv, index;
+    } rows[] = {
+        { 0, 1, DS_HALF_ENCODER, 0, DS_MODE_WINDOW, -1, -1 },  { 2, 2, DS_HALF_ENCODER, 2, DS_MODE_FULL, 2, 2 },
+        { 3, 7, DS_HALF_ENCODER, 2, DS_MODE_REUSE, 2, 2 },     { 8, 8, DS_HALF_ENCODER, 2, DS_MODE_FULL, 8, 8 },
+        { 9, 13, DS_HALF_ENCODER, 2, DS_MODE_REUSE, 8, 8 },    { 14, 14, DS_HALF_ENCODER, 2, DS_MODE_FULL, 14, 14 },
+        { 15, 19, DS_HALF_ENCODER, 2, DS_MODE_REUSE, 14, 14 }, { 20, 20, DS_HALF_DECODER, 1, DS_MODE_FULL, 20, 20 },
+        { 21, 23, DS_HALF_DECODER, 1, DS_MODE_REUSE, 20, 20 }, { 24, 24, DS_HALF_DECODER, 1, DS_MODE_REINDEX, 20, 24 },
+        { 25, 27, DS_HALF_DECODER, 1, DS_MODE_REUSE, 20, 24 }, { 28, 28, DS_HALF_DECODER, 1, DS_MODE_REINDEX, 20, 28 },
+        { 29, 31, DS_HALF_DECODER, 1, DS_MODE_REUSE, 20, 28 }, { 32, 32, DS_HALF_DECODER, 1, DS_MODE_REINDEX, 20, 32 },
+        { 33, 35, DS_HALF_DECODER, 1, DS_MODE_REUSE, 20, 32 }, { 36, 36, DS_HALF_DECODER, 1, DS_MODE_REINDEX, 20, 36 },
+        { 37, 39, DS_HALF_DECODER, 1, DS_MODE_REUSE, 20, 36 }, { 40, 42, DS_HALF_DRAFT, 0, DS_MODE_WINDOW, -1, -1 },
     };
     ds_err err;
     ds_config c;
@@ -110,7 +112,9 @@ static void released_topology(void **state)
 static void tiny_c_topology(void **state) /* an encoder Reindex layer, no candidates, no drafts */
 {
     (void)state;
-    static const int mode[] = { DS_MODE_FULL, DS_MODE_WINDOW, DS_MODE_REINDEX, DS_MODE_FULL, DS_MODE_REUSE, DS_MODE_REINDEX, DS_MODE_REUSE };
+    static const int mode[] = {
+        DS_MODE_FULL, DS_MODE_WINDOW, DS_MODE_REINDEX, DS_MODE_FULL, DS_MODE_REUSE, DS_MODE_REINDEX, DS_MODE_REUSE
+    };
     static const int kv[] = { 0, -1, 0, 3, 3, 3, 3 }, index[] = { 0, -1, 2, 3, 3, 5, 5 };
     ds_err err;
     ds_config c;
@@ -129,7 +133,9 @@ static void tiny_c_topology(void **state) /* an encoder Reindex layer, no candid
 static void refusals(void **state)
 {
     (void)state;
-    static const struct { const char *from, *to, *message; } cases[] = {
+    static const struct {
+        const char *from, *to, *message;
+    } cases[] = {
         { "\"hidden_size\": 5120", "\"hidden_size\": 5121", "text_config.hidden_size = 5121: must be a multiple of 32" },
         { "\"hidden_size\": 5120", "\"hidden_size\": 5120.0", "hidden_size = 5120.0: must be a whole number" },
         { "\"hidden_size\": 5120", "\"hidden_size\": \"5120\"", "hidden_size = \"5120\": must be a whole number" },
@@ -152,7 +158,8 @@ static void refusals(void **state)
         { "\"moe_intermediate_size\": 2304", "\"moe_intermediate_size\": 2300", "moe_intermediate_size = 2300: must be a multiple of 32" },
         { "\"index_head_dim\": 128", "\"index_head_dim\": 120", "index_head_dim = 120: must be a multiple of 32" },
         { "\"qk_rope_head_dim\": 64", "\"qk_rope_head_dim\": 63", "qk_rope_head_dim = 63: must be even" },
-        { "\"qk_rope_head_dim\": 64", "\"qk_rope_head_dim\": 160", "qk_rope_head_dim = 160: must not exceed head_dim = 512 nor index_head_dim = 128" },
+        { "\"qk_rope_head_dim\": 64", "\"qk_rope_head_dim\": 160",
+          "qk_rope_head_dim = 160: must not exceed head_dim = 512 nor index_head_dim = 128" },
         { "\"num_experts_per_tok\": 6", "\"num_experts_per_tok\": 200", NULL },
         { "\"n_routed_experts\": 384", "\"n_routed_experts\": 5", "num_experts_per_tok = 6: must not exceed n_routed_experts = 5" },
         { "\"n_shared_experts\": 1", "\"n_shared_experts\": 2", "n_shared_experts = 2: only 1 is supported" },
@@ -182,27 +189,36 @@ static void refusals(void **state)
         { "\"original_max_position_embeddings\": 65536", "\"original_max_position_embeddings\": 0", NULL },
         { "\"compress_rope_theta\": 160000", "\"compress_rope_theta\": 1", "compress_rope_theta = 1: must be above 1" },
         { "\"compress_rope_theta\": 160000", "\"compress_rope_theta\": 160000.0", NULL },
-        { "\"compress_ratios\": [0, 0,", "\"compress_ratios\": [0,", "compress_ratios has 42 entries; num_hidden_layers + num_nextn_predict_layers = 43" },
+        { "\"compress_ratios\": [0, 0,", "\"compress_ratios\": [0,",
+          "compress_ratios has 42 entries; num_hidden_layers + num_nextn_predict_layers = 43" },
         { "\"compress_ratios\": [0, 0,", "\"compress_ratios\": [0, 4,", "compress_ratios[1] = 4: must be a whole number from 0 to 2" },
         { "\"compress_ratios\": [0, 0,", "\"compress_ratios\": [0, 2,", "compress_ratios[1] = 2: no KV source at or before layer 1" },
-        { "\"compress_ratios\": [0, 0, 2, 2,", "\"compress_ratios\": [0, 0, 2, 1,", "compress_ratios[3] = 1: its KV source, layer 2, has ratio 2" },
+        { "\"compress_ratios\": [0, 0, 2, 2,", "\"compress_ratios\": [0, 0, 2, 1,",
+          "compress_ratios[3] = 1: its KV source, layer 2, has ratio 2" },
         { "\"compress_ratios\": [0, 0, 2,", "\"compress_ratios\": [0, 0, 0,", "kv_source_layer_ids: layer 2 has compress_ratios 0" },
         { "0, 0, 0]", "0, 0, 1]", "compress_ratios[42] = 1: draft layers must have ratio 0" },
-        { "\"kv_source_layer_ids\": [2, 8, 14, 20]", "\"kv_source_layer_ids\": [2, 14, 8, 20]", "kv_source_layer_ids: 8 after 14: must be strictly increasing" },
+        { "\"kv_source_layer_ids\": [2, 8, 14, 20]", "\"kv_source_layer_ids\": [2, 14, 8, 20]",
+          "kv_source_layer_ids: 8 after 14: must be strictly increasing" },
         { "\"kv_source_layer_ids\": [2, 8, 14, 20]", "\"kv_source_layer_ids\": [2, 2, 8, 20]", "2 after 2: must be strictly increasing" },
-        { "\"kv_source_layer_ids\": [2, 8, 14, 20]", "\"kv_source_layer_ids\": [2, 8, 14, 20, 40]", "kv_source_layer_ids[4] = 40: must be a whole number from 0 to 39" },
+        { "\"kv_source_layer_ids\": [2, 8, 14, 20]", "\"kv_source_layer_ids\": [2, 8, 14, 20, 40]",
+          "kv_source_layer_ids[4] = 40: must be a whole number from 0 to 39" },
         { "\"kv_source_layer_ids\": [2, 8, 14, 20]", "\"kv_source_layer_ids\": [2, 8, 14, -1]", "kv_source_layer_ids[3] = -1" },
         { "\"kv_source_layer_ids\": [2, 8, 14, 20]", "\"kv_source_layer_ids\": []", "kv_source_layer_ids is empty" },
         { "\"kv_source_layer_ids\": [2, 8, 14, 20]", "\"kv_source_layer_ids\": 2", "kv_source_layer_ids = 2: must be a list" },
-        { "\"kv_source_layer_ids\": [2, 8, 14, 20]", "\"kv_source_layer_ids\": [2, 8, 14, 20, 26]", "layer 26 is not in index_source_layer_ids" },
-        { "\"kv_source_layer_ids\": [2, 8, 14, 20]", "\"kv_source_layer_ids\": [2, 8, 14, 20, 24]", "candidate_source_layer_id = 20: later index sources have another KV source" },
-        { "\"index_source_layer_ids\": [2,", "\"index_source_layer_ids\": [1, 2,", "index_source_layer_ids: layer 1 has compress_ratios 0" },
-        { "\"candidate_source_layer_id\": 20", "\"candidate_source_layer_id\": 21", "candidate_source_layer_id = 21: must be in index_source_layer_ids" },
+        { "\"kv_source_layer_ids\": [2, 8, 14, 20]", "\"kv_source_layer_ids\": [2, 8, 14, 20, 26]",
+          "layer 26 is not in index_source_layer_ids" },
+        { "\"kv_source_layer_ids\": [2, 8, 14, 20]", "\"kv_source_layer_ids\": [2, 8, 14, 20, 24]",
+          "candidate_source_layer_id = 20: later index sources have another KV source" },
+        { "\"index_source_layer_ids\": [2,", "\"index_source_layer_ids\": [1, 2,",
+          "index_source_layer_ids: layer 1 has compress_ratios 0" },
+        { "\"candidate_source_layer_id\": 20", "\"candidate_source_layer_id\": 21",
+          "candidate_source_layer_id = 21: must be in index_source_layer_ids" },
         { "\"candidate_source_layer_id\": 20", "\"candidate_source_layer_id\": 14", "candidate_source_layer_id = 14: later index sources" },
         { "\"candidate_source_layer_id\": 20", "\"candidate_source_layer_id\": 40", "candidate_source_layer_id = 40" },
         { "\"candidate_source_layer_id\": 20,", "", NULL },
         { "\"candidate_source_layer_id\": 20", "\"candidate_source_layer_id\": -7", NULL },
-        { "\"candidate_topk_blocks\": 2048", "\"candidate_topk_blocks\": 64", "(candidate_topk_blocks - 1) * candidate_block_size + 1 = 505 must be at least index_topk = 512" },
+        { "\"candidate_topk_blocks\": 2048", "\"candidate_topk_blocks\": 64",
+          "(candidate_topk_blocks - 1) * candidate_block_size + 1 = 505 must be at least index_topk = 512" },
         { "\"candidate_topk_blocks\": 2048", "\"candidate_topk_blocks\": 65", NULL },
         { "\"candidate_topk_blocks\": 2048,", "", "candidate_topk_blocks is missing" },
         { "\"engram_layer_ids\": [1, 14]", "\"engram_layer_ids\": [14, 1]", "engram_layer_ids: 1 after 14" },
@@ -220,7 +236,8 @@ static void refusals(void **state)
         { "\"dspark_num_experts_per_tok\": 3", "\"dspark_num_experts_per_tok\": 129", "must not exceed dspark_n_routed_experts = 128" },
         { "\"num_nextn_predict_layers\": 3", "\"num_nextn_predict_layers\": 17", "num_nextn_predict_layers = 17" },
         { "\"num_hidden_layers\": 40", "\"num_hidden_layers\": 4000000000", "num_hidden_layers = 4000000000" },
-        { "\"num_attention_heads\": 16", "\"num_attention_heads\": 15", "vision_config.hidden_size = 1024: must be a multiple of 4 * num_attention_heads = 60" },
+        { "\"num_attention_heads\": 16", "\"num_attention_heads\": 15",
+          "vision_config.hidden_size = 1024: must be a multiple of 4 * num_attention_heads = 60" },
         { "\"max_wh_ratio\": null", "\"max_wh_ratio\": 0", "max_wh_ratio = 0" },
         { "\"max_wh_ratio\": null", "\"max_wh_ratio\": 8.5", NULL },
         { "\"image_token_id\": 129264", "\"image_token_id\": 129280", "image_token_id = 129280" },
@@ -242,7 +259,8 @@ static void refusals(void **state)
         err = (ds_err){ 0 };
         ds_rc rc = ds_config_parse(&c, text, strlen(text), "config.json", &err);
         if (cases[i].message ? rc != DS_E_FORMAT || !strstr(err.msg, cases[i].message) || !strstr(err.msg, "config.json") : rc != DS_OK) {
-            print_error("%s -> %s: returned %d '%s', expected '%s'\n", cases[i].from, cases[i].to, rc, err.msg, cases[i].message ? cases[i].message : "success");
+            print_error("%s -> %s: returned %d '%s', expected '%s'\n", cases[i].from, cases[i].to, rc, err.msg,
+                        cases[i].message ? cases[i].message : "success");
             wrong++;
         }
         free(text);
@@ -319,14 +337,38 @@ static void engram_primes_and_multipliers(void **state)
 static void engram_multipliers_in_every_range(void **state)
 {
     (void)state;
-    static const struct { uint32_t layer, vocab; uint64_t m[8]; } recorded[] = {
-        { 0, 355, { 16549111592643767u, 7009417553928523u, 1064546633590135u, 429409947518769u, 21129842204636583u, 23714603571680499u, 15761204086666791u, 18953290652286015u } },
-        { 2, 302, { 25103570167327111u, 12172502381712301u, 7431042148948341u, 23435767221531229u, 17702529394915323u, 10605853410375005u, 30151603280654853u, 17614571351140503u } },
-        { 1, 99092, { 76632096046245u, 4839876093313u, 35959672319349u, 73987337458391u, 39957143537345u, 70403400187673u, 20704857218653u, 2098151033087u } },
-        { 7, 3, { 2720886630486869843u, 2304737312365378273u, 2471455791987932471u, 228825450118593667u, 55844979477271875u, 719927828232938465u, 2224281256814202523u, 301159787834916273u } },
-        { 1, 1, { 7593627661414633239u, 479593001838623259u, 3563315849468963733u, 7331553243427025311u, 3959433267402557499u, 6976413731397036915u, 2051685711510836337u, 207909982170572131u } },
-        { 3, 4194304, { 650335099847u, 1929230101691u, 256995191009u, 1660791577431u, 1030447930915u, 1948232439715u, 1313615895865u, 2103838812519u } },
-        { 255, 995, { 4426868165619915u, 4167036082371909u, 8328451170340149u, 5188448372375533u, 8904396797724933u, 232785962067243u, 6704862714659225u, 3976772210717379u } },
+    static const struct {
+        uint32_t layer, vocab;
+        uint64_t m[8];
+    } recorded[] = {
+        { 0,
+          355,
+          { 16549111592643767u, 7009417553928523u, 1064546633590135u, 429409947518769u, 21129842204636583u, 23714603571680499u,
+            15761204086666791u, 18953290652286015u } },
+        { 2,
+          302,
+          { 25103570167327111u, 12172502381712301u, 7431042148948341u, 23435767221531229u, 17702529394915323u, 10605853410375005u,
+            30151603280654853u, 17614571351140503u } },
+        { 1,
+          99092,
+          { 76632096046245u, 4839876093313u, 35959672319349u, 73987337458391u, 39957143537345u, 70403400187673u, 20704857218653u,
+            2098151033087u } },
+        { 7,
+          3,
+          { 2720886630486869843u, 2304737312365378273u, 2471455791987932471u, 228825450118593667u, 55844979477271875u, 719927828232938465u,
+            2224281256814202523u, 301159787834916273u } },
+        { 1,
+          1,
+          { 7593627661414633239u, 479593001838623259u, 3563315849468963733u, 7331553243427025311u, 3959433267402557499u,
+            6976413731397036915u, 2051685711510836337u, 207909982170572131u } },
+        { 3,
+          4194304,
+          { 650335099847u, 1929230101691u, 256995191009u, 1660791577431u, 1030447930915u, 1948232439715u, 1313615895865u,
+            2103838812519u } },
+        { 255,
+          995,
+          { 4426868165619915u, 4167036082371909u, 8328451170340149u, 5188448372375533u, 8904396797724933u, 232785962067243u,
+            6704862714659225u, 3976772210717379u } },
     };
     for (size_t i = 0; i < sizeof recorded / sizeof *recorded; i++) {
         uint64_t m[8];
@@ -339,7 +381,10 @@ static void engram_hash_vectors(void **state)
 {
     (void)state;
     static const int32_t ids[6] = { 10, 20, 30, 40, DS_ENGRAM_DEAD, 60 };
-    static const struct { uint32_t table, position; uint64_t first[3], last; } v[] = {
+    static const struct {
+        uint32_t table, position;
+        uint64_t first[3], last;
+    } v[] = {
         { 0, 0, { 9400104, 24924096, 42335591 }, 382122658 },  { 1, 0, { 11315085, 19412660, 45130897 }, 379075217 },
         { 0, 3, { 1326936, 22120929, 40011923 }, 378628807 },  { 1, 3, { 5403109, 26519290, 42262171 }, 378588994 },
         { 0, 5, { 12517458, 31476119, 47746026 }, 382374170 }, { 1, 5, { 15304368, 29517117, 40176349 }, 378309230 },

@@ -87,7 +87,11 @@ static size_t make(unsigned char *out, const char *dict, size_t n)
 static void dictionaries(void **state)
 {
     (void)state;
-    static const struct { const char *dict; size_t data; const char *message; } cases[] = {
+    static const struct {
+        const char *dict;
+        size_t data;
+        const char *message;
+    } cases[] = {
         { "{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }      \n", 24, NULL },
         { "{'shape':(2,3),'fortran_order':False,'descr':\"<f8\"}", 48, NULL },
         { "{'descr': '<i4', 'fortran_order': False, 'shape': (3,)}", 12, NULL },

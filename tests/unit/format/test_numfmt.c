@@ -237,15 +237,18 @@ static void groups_follow_the_rules(void **state)
 static void scales_at_their_borders(void **state)
 {
     (void)state;
-    static const struct { float amax; uint8_t fp8, mxfp4, kv; } cases[] = {
-        { 0.0f, 105, 1, 0x01 },               /* lower bounds: 1e-4/448 -> 2^-22, 2^-126, 2^-9 */
-        { 448.0f, 127, 134, 0x69 },           /* exactly 1; 448/6 = 74.67 -> 2^7 and e4m3 72 */
-        { 448.00003f, 128, 134, 0x69 },       /* one step more */
+    static const struct {
+        float amax;
+        uint8_t fp8, mxfp4, kv;
+    } cases[] = {
+        { 0.0f, 105, 1, 0x01 },         /* lower bounds: 1e-4/448 -> 2^-22, 2^-126, 2^-9 */
+        { 448.0f, 127, 134, 0x69 },     /* exactly 1; 448/6 = 74.67 -> 2^7 and e4m3 72 */
+        { 448.00003f, 128, 134, 0x69 }, /* one step more */
         { 6.0f, 121, 127, 0x38 },
         { 6.0000005f, 121, 128, 0x38 },
         { 3.0f, 120, 126, 0x30 },
-        { 2688.0f, 130, 136, 0x7e },          /* 2688/6 = 448 */
-        { 1e6f, 139, 145, 0x7e },             /* the E4M3 scale saturates */
+        { 2688.0f, 130, 136, 0x7e }, /* 2688/6 = 448 */
+        { 1e6f, 139, 145, 0x7e },    /* the E4M3 scale saturates */
         { 3.4028235e38f, 247, 253, 0x7e },
     };
     for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {

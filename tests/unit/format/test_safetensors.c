@@ -69,8 +69,12 @@ static void one_file(void **state)
     ds_st *st;
     size_t n;
     put_st("one.safetensors",
-           " { \"__metadata__\" : {\"a\":[1,{\"b\":null}], \"a\":-1.5e3} ,\n" T("b", "BF16", "[2, 3]", 5, 17) "," T("odd", "U8", "[5]", 0, 5) "," T("empty", "F32", "[0,7]", 5, 5) ","
-           T("scalar", "I64", "[]", 17, 25) "," T("strange", "F4_X", "[9,9]", 25, 28) "," T("\\u00e9\\n\\\"", "BOOL", "[1]", 28, 29) "}   ", 0, 29);
+           " { \"__metadata__\" : {\"a\":[1,{\"b\":null}], \"a\":-1.5e3} ,\n" T("b", "BF16", "[2, 3]", 5, 17) "," T(
+               "odd", "U8", "[5]", 0, 5) "," T("empty", "F32", "[0,7]", 5, 5) "," T("scalar", "I64", "[]", 17,
+                                                                                    25) "," T("strange", "F4_X", "[9,9]", 25,
+                                                                                              28) "," T("\\u00e9\\n\\\"", "BOOL", "[1]", 28,
+                                                                                                        29) "}   ",
+           0, 29);
     assert_ok(ds_st_open(&st, in_dir("one.safetensors"), &err));
     ds_st_tensors(st, &n);
     assert_int_equal(n, 6);
@@ -101,7 +105,12 @@ static void one_file(void **state)
 static void refused_files(void **state)
 {
     (void)state;
-    static const struct { const char *header; uint64_t len; size_t data; const char *message; } cases[] = {
+    static const struct {
+        const char *header;
+        uint64_t len;
+        size_t data;
+        const char *message;
+    } cases[] = {
         { "", 0, 0, "ends too early" },
         { "[]", 0, 0, "expected an object" },
         { "{", 0, 0, "ends too early" },
@@ -114,8 +123,10 @@ static void refused_files(void **state)
         { "{" T("a", "U8", "[4]", 0, 4) "}", 0, 5, "1 bytes after the last tensor" },
         { "{" T("a", "U8", "[4]", 4, 0) "}", 0, 4, "span 4..0 lies outside" },
         { "{" T("a", "U8", "[4]", 1, 5) "}", 0, 5, "tensor a: span starts at 1, behind a hole that starts at 0" },
-        { "{" T("a", "U8", "[4]", 0, 4) "," T("b", "U8", "[4]", 5, 9) "}", 0, 9, "tensor b: span starts at 5, behind a hole that starts at 4" },
-        { "{" T("a", "U8", "[4]", 0, 4) "," T("b", "U8", "[4]", 3, 7) "}", 0, 7, "tensor b: span starts at 3, inside the one before, which ends at 4" },
+        { "{" T("a", "U8", "[4]", 0, 4) "," T("b", "U8", "[4]", 5, 9) "}", 0, 9,
+          "tensor b: span starts at 5, behind a hole that starts at 4" },
+        { "{" T("a", "U8", "[4]", 0, 4) "," T("b", "U8", "[4]", 3, 7) "}", 0, 7,
+          "tensor b: span starts at 3, inside the one before, which ends at 4" },
         { "{" T("b", "U8", "[4]", 0, 4) "," T("a", "U8", "[4]", 0, 4) "}", 0, 4, "span starts at 0, inside the one before" },
         { "{" T("a", "U8", "[8]", 0, 8) "," T("e", "U8", "[0]", 4, 4) "}", 0, 8, "tensor e: span starts at 4, inside" },
         { "{" T("a", "F32", "[4]", 0, 4) "}", 0, 4, "tensor a: a span of 4 bytes; shape x F32 is 16" },
@@ -128,7 +139,8 @@ static void refused_files(void **state)
         { "{" T("a", "U8", "[-4]", 0, 4) "}", 0, 4, "whole number" },
         { "{" T("a", "U8", "[04]", 0, 4) "}", 0, 4, "whole number" },
         { "{" T("a", "U8", "[4,]", 0, 4) "}", 0, 4, "element" },
-        { "{" T("a", "U8", "[1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1]", 0, 1) "}", 0, 1, "more than 32 dimensions" },
+        { "{" T("a", "U8", "[1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1]", 0, 1) "}", 0, 1,
+          "more than 32 dimensions" },
         { "{" T("a", "U8", "[4]", 0, 4) "," T("a", "U8", "[4]", 4, 8) "}", 0, 8, "tensor a stands twice" },
         { "{" T("a", "U8", "[4]", 0, 4) "," T("\\u0061", "U8", "[4]", 4, 8) "}", 0, 8, "tensor a stands twice" },
         { "{\"__metadata__\":{},\"__metadata__\":{}}", 0, 0, "__metadata__ stands twice" },
@@ -265,7 +277,11 @@ static void sharded(void **state)
     assert_int_equal(ds_st_data_bytes(st), 2);
     ds_st_close(st);
 
-    static const struct { const char *index; ds_rc rc; const char *message; } cases[] = {
+    static const struct {
+        const char *index;
+        ds_rc rc;
+        const char *message;
+    } cases[] = {
         { "{\"weight_map\":{\"a\":\"x.safetensors\",\"c\":\"x.safetensors\"}}", DS_E_FORMAT, "tensor c is not in" },
         { "{\"weight_map\":{\"a\":\"y.safetensors\"}}", DS_E_FORMAT, "tensor a is not in" },
         { "{\"weight_map\":{\"a\":\"x.safetensors\",\"a\":\"x.safetensors\"}}", DS_E_FORMAT, "tensor a stands twice" },
@@ -321,16 +337,13 @@ static void bad_values(void **state)
     (void)state;
     enum { N = 10001 };
     static unsigned char raw[N * 8 + 1], *p = raw + 1; /* misaligned on purpose */
-    static const struct { ds_dtype t; uint64_t bad, good; } cases[] = {
-        { DS_DT_F8_E4M3, 0xff, 0x7e },
-        { DS_DT_F8_E4M3, 0x7f, 0xfe },
-        { DS_DT_F8_E8M0, 0xff, 0xfe },
-        { DS_DT_BF16, 0x7f80, 0x7f7f },
-        { DS_DT_BF16, 0xffc1, 0xff7f },
-        { DS_DT_F16, 0xfc00, 0x7bff },
-        { DS_DT_F32, 0x7fc00000, 0x7f7fffff },
-        { DS_DT_F32, 0xff800000, 0x00000001 },
-        { DS_DT_F64, 0x7ff0000000000000, 0x7fefffffffffffff },
+    static const struct {
+        ds_dtype t;
+        uint64_t bad, good;
+    } cases[] = {
+        { DS_DT_F8_E4M3, 0xff, 0x7e },         { DS_DT_F8_E4M3, 0x7f, 0xfe },         { DS_DT_F8_E8M0, 0xff, 0xfe },
+        { DS_DT_BF16, 0x7f80, 0x7f7f },        { DS_DT_BF16, 0xffc1, 0xff7f },        { DS_DT_F16, 0xfc00, 0x7bff },
+        { DS_DT_F32, 0x7fc00000, 0x7f7fffff }, { DS_DT_F32, 0xff800000, 0x00000001 }, { DS_DT_F64, 0x7ff0000000000000, 0x7fefffffffffffff },
     };
     static const size_t at[] = { 0, 1, 4095, 4096, 8191, N - 1 };
     for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
@@ -353,14 +366,10 @@ static void bad_values(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(one_file),
-        cmocka_unit_test(refused_files),
-        cmocka_unit_test(depth_limit),
-        cmocka_unit_test(every_truncation),
-        cmocka_unit_test(odd_files),
-        cmocka_unit_test(directory_without_index),
-        cmocka_unit_test(sharded),
-        cmocka_unit_test(a_long_path_keeps_the_message),
+        cmocka_unit_test(one_file),    cmocka_unit_test(refused_files),
+        cmocka_unit_test(depth_limit), cmocka_unit_test(every_truncation),
+        cmocka_unit_test(odd_files),   cmocka_unit_test(directory_without_index),
+        cmocka_unit_test(sharded),     cmocka_unit_test(a_long_path_keeps_the_message),
         cmocka_unit_test(bad_values),
     };
     return cmocka_run_group_tests(tests, make_dir, remove_dir);

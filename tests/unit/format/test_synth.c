@@ -113,7 +113,14 @@ static void a_checkpoint_loads_with_the_values_it_was_made_of(void **state)
         snprintf(out, sizeof out, "%s/m%d", dir, quantised);
         assert_ok(ds_file_read(&text, &n, TINY("a"), 1 << 20, &err));
         assert_ok(ds_config_parse(&c, text, n, "a", &err));
-        ds_synth_opts o = { .config = &c, .config_text = text, .config_bytes = n, .out = out, .seed = 4, .quantised = quantised != 0, .n_threads = 2, .shard_bytes = 200000 };
+        ds_synth_opts o = { .config = &c,
+                            .config_text = text,
+                            .config_bytes = n,
+                            .out = out,
+                            .seed = 4,
+                            .quantised = quantised != 0,
+                            .n_threads = 2,
+                            .shard_bytes = 200000 };
         assert_ok(ds_synth_write(&o, &result, &err));
         assert_true(result.shards > 1 && result.has_tokenizer);
         free(text);

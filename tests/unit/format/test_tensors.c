@@ -53,7 +53,11 @@ static void released_totals(void **state)
 static void samples(void **state)
 {
     (void)state;
-    static const struct { const char *name, *scale; uint64_t a, b; int ndim, form, dtype, layer, expert; } want[] = {
+    static const struct {
+        const char *name, *scale;
+        uint64_t a, b;
+        int ndim, form, dtype, layer, expert;
+    } want[] = {
         { "embed.weight", "", 129280, 5120, 2, DS_FORM_PLAIN, DS_DT_BF16, -1, -1 },
         { "layers.0.hc_attn_fn", "", 24, 20480, 2, DS_FORM_PLAIN, DS_DT_F32, 0, -1 },
         { "layers.3.attn.wo_a.weight", "layers.3.attn.wo_a.scale", 8192, 4096, 2, DS_FORM_FP8, DS_DT_BF16, 3, -1 },
@@ -71,8 +75,13 @@ static void samples(void **state)
         { "aligner.w1.weight", "", 5120, 9216, 2, DS_FORM_PLAIN, DS_DT_BF16, -1, -1 },
         { "image_newline", "", 5120, 1, 1, DS_FORM_PLAIN, DS_DT_BF16, -1, -1 },
     };
-    static const char *const none[] = { "layers.20.attn.compressor.wgate.weight", "layers.24.attn.indexer.wk.weight", "mtp.1.norm.weight", "mtp.1.main_norm.weight",
-                                        "layers.2.engram.wkv.weight", "layers.40.attn_norm.weight", "mtp.0.ffn.experts.128.w1.weight" };
+    static const char *const none[] = { "layers.20.attn.compressor.wgate.weight",
+                                        "layers.24.attn.indexer.wk.weight",
+                                        "mtp.1.norm.weight",
+                                        "mtp.1.main_norm.weight",
+                                        "layers.2.engram.wkv.weight",
+                                        "layers.40.attn_norm.weight",
+                                        "mtp.0.ffn.experts.128.w1.weight" };
     ds_err err;
     ds_config c;
     assert_ok(ds_config_load(&c, REAL_CONFIG, &err));
@@ -105,7 +114,7 @@ typedef struct {
     const char *change; /* give this one another dtype or shape */
     const char *dtype;
     const char *shape;
-    size_t bytes;       /* of the changed tensor */
+    size_t bytes; /* of the changed tensor */
     uint64_t at;
     int n;
 } maker;
@@ -196,26 +205,42 @@ static void spoilt_tensors_are_refused(void **state)
 {
     (void)state;
     /* tiny-a: hidden 64, q_lora 32, 8 experts with inner 32 */
-    static const struct { maker m; const char *message; } cases[] = {
+    static const struct {
+        maker m;
+        const char *message;
+    } cases[] = {
         { { .quantised = true, .drop = "norm.weight" }, "tensor norm.weight is missing" },
         { { .quantised = true, .drop = "mtp.2.markov_head.head.weight" }, "tensor mtp.2.markov_head.head.weight is missing" },
         { { .quantised = true, .drop = "vision.norm.weight" }, "tensor vision.norm.weight is missing" },
         { { .quantised = true, .drop = "layers.3.ffn.gate.bias_vl" }, "tensor layers.3.ffn.gate.bias_vl is missing" },
-        { { .quantised = true, .drop = "layers.0.attn.wq_a.scale" }, "tensor layers.0.attn.wq_a.scale is missing; layers.0.attn.wq_a.weight is F8_E4M3 and needs it" },
-        { { .quantised = true, .change = "norm.weight", .shape = "[63]", .bytes = 126 }, "tensor norm.weight: BF16 has shape [63], must be [64]" },
-        { { .quantised = true, .change = "norm.weight", .shape = "[64,1]", .bytes = 128 }, "tensor norm.weight: BF16 has shape [64, 1], must be [64]" },
-        { { .quantised = true, .change = "norm.weight", .dtype = "F16", .bytes = 128 }, "tensor norm.weight: has dtype F16, must be BF16 or F32" },
-        { { .quantised = true, .change = "norm.weight", .dtype = "F64", .bytes = 512 }, "tensor norm.weight: has dtype F64, must be BF16 or F32" },
-        { { .quantised = true, .change = "layers.0.attn.wq_a.weight", .dtype = "I8", .bytes = 2048 }, "tensor layers.0.attn.wq_a.weight: has dtype I8, must be F8_E4M3 with a scale, or BF16" },
-        { { .quantised = true, .change = "layers.0.attn.wq_a.weight", .shape = "[64,32]", .bytes = 2048 }, "F8_E4M3 has shape [64, 32], must be [32, 64]" },
-        { { .quantised = true, .change = "layers.0.attn.wq_a.scale", .shape = "[2,1]", .bytes = 2 }, "tensor layers.0.attn.wq_a.scale: F8_E8M0 has shape [2, 1], must be [1, 2]" },
-        { { .quantised = true, .change = "layers.0.attn.wq_a.scale", .dtype = "U8", .bytes = 2 }, "tensor layers.0.attn.wq_a.scale: has dtype U8, must be F8_E8M0" },
+        { { .quantised = true, .drop = "layers.0.attn.wq_a.scale" },
+          "tensor layers.0.attn.wq_a.scale is missing; layers.0.attn.wq_a.weight is F8_E4M3 and needs it" },
+        { { .quantised = true, .change = "norm.weight", .shape = "[63]", .bytes = 126 },
+          "tensor norm.weight: BF16 has shape [63], must be [64]" },
+        { { .quantised = true, .change = "norm.weight", .shape = "[64,1]", .bytes = 128 },
+          "tensor norm.weight: BF16 has shape [64, 1], must be [64]" },
+        { { .quantised = true, .change = "norm.weight", .dtype = "F16", .bytes = 128 },
+          "tensor norm.weight: has dtype F16, must be BF16 or F32" },
+        { { .quantised = true, .change = "norm.weight", .dtype = "F64", .bytes = 512 },
+          "tensor norm.weight: has dtype F64, must be BF16 or F32" },
+        { { .quantised = true, .change = "layers.0.attn.wq_a.weight", .dtype = "I8", .bytes = 2048 },
+          "tensor layers.0.attn.wq_a.weight: has dtype I8, must be F8_E4M3 with a scale, or BF16" },
+        { { .quantised = true, .change = "layers.0.attn.wq_a.weight", .shape = "[64,32]", .bytes = 2048 },
+          "F8_E4M3 has shape [64, 32], must be [32, 64]" },
+        { { .quantised = true, .change = "layers.0.attn.wq_a.scale", .shape = "[2,1]", .bytes = 2 },
+          "tensor layers.0.attn.wq_a.scale: F8_E8M0 has shape [2, 1], must be [1, 2]" },
+        { { .quantised = true, .change = "layers.0.attn.wq_a.scale", .dtype = "U8", .bytes = 2 },
+          "tensor layers.0.attn.wq_a.scale: has dtype U8, must be F8_E8M0" },
         { { .quantised = true, .change = "layers.0.attn.wq_a.weight", .dtype = "BF16", .bytes = 4096 }, "a scale beside BF16 values" },
-        { { .quantised = true, .change = "layers.0.ffn.experts.7.w1.weight", .dtype = "U8", .bytes = 1024 }, "has dtype U8, must be I8 with a scale, or BF16" },
-        { { .quantised = true, .change = "layers.0.ffn.experts.7.w1.weight", .shape = "[32,64]", .bytes = 2048 }, "I8 has shape [32, 64], must be [32, 32]" },
+        { { .quantised = true, .change = "layers.0.ffn.experts.7.w1.weight", .dtype = "U8", .bytes = 1024 },
+          "has dtype U8, must be I8 with a scale, or BF16" },
+        { { .quantised = true, .change = "layers.0.ffn.experts.7.w1.weight", .shape = "[32,64]", .bytes = 2048 },
+          "I8 has shape [32, 64], must be [32, 32]" },
         { { .quantised = true, .change = "layers.2.engram.embed.scale", .shape = "[660,2]", .bytes = 1320 }, "must be [660, 1]" },
-        { { .quantised = false, .change = "layers.1.attn.wkv.weight", .dtype = "F32", .bytes = 8192 }, "has dtype F32, must be F8_E4M3 with a scale, or BF16" },
-        { { .quantised = true, .with_optional = true, .change = "engram.primes", .shape = "[6]", .bytes = 48 }, "tensor engram.primes: I64 has shape [6], must be [1, 6]" },
+        { { .quantised = false, .change = "layers.1.attn.wkv.weight", .dtype = "F32", .bytes = 8192 },
+          "has dtype F32, must be F8_E4M3 with a scale, or BF16" },
+        { { .quantised = true, .with_optional = true, .change = "engram.primes", .shape = "[6]", .bytes = 48 },
+          "tensor engram.primes: I64 has shape [6], must be [1, 6]" },
     };
     ds_err err;
     ds_config c;
@@ -248,10 +273,8 @@ static void names_of_kinds(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(released_totals),
-        cmocka_unit_test(samples),
-        cmocka_unit_test(whole_checkpoints_pass),
-        cmocka_unit_test(spoilt_tensors_are_refused),
+        cmocka_unit_test(released_totals),        cmocka_unit_test(samples),
+        cmocka_unit_test(whole_checkpoints_pass), cmocka_unit_test(spoilt_tensors_are_refused),
         cmocka_unit_test(names_of_kinds),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
