@@ -533,7 +533,7 @@ static ds_rc open_indexed(ds_st *st, const char *dir, const char *path, ds_err *
     size_t n;
     mapped *list = NULL;
     uint32_t n_list = 0;
-    bool first = true, open = false, has_map = false;
+    bool first = true, open = false, has_map = false, has_metadata = false;
     scan x;
     scan_str key;
     ds_rc rc = ds_file_read(&text, &n, path, DS_ST_HEADER_MAX_BYTES, err);
@@ -547,6 +547,9 @@ static ds_rc open_indexed(ds_st *st, const char *dir, const char *path, ds_err *
     }
     while (scan_member(&x, &first, &open, &key) && open) {
         if (!SCAN_IS(key, "weight_map")) {
+            if (SCAN_IS(key, "metadata") && has_metadata)
+                scan_fail(&x, "metadata stands twice");
+            has_metadata = has_metadata || SCAN_IS(key, "metadata");
             scan_skip(&x);
             continue;
         }

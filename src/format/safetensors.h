@@ -4,6 +4,7 @@
  * holes or differ from shape x dtype, bytes after the last span, a name twice, a header above 100 MB, an index that names a file outside the
  * directory, a missing file or a tensor that its file doesn't hold, anything but regular files. Accepted: any order, any alignment, tensors of
  * any dtype that nobody uses.
+ * A file that somebody shortens while it is mapped ends the process with SIGBUS when the lost part is read.
  * Threads: immutable after opening.   Memory: about 120 bytes a tensor, and one header at a time while opening. Time is linear. */
 #ifndef DS_FORMAT_SAFETENSORS_H
 #define DS_FORMAT_SAFETENSORS_H
