@@ -58,7 +58,7 @@ typedef struct {
     const char *image_token;          /* spelling of the image placeholder in the tokenizer at hand; borrowed, never NULL */
     bool tasks;                       /* accept `task` on messages (quick instructions) */
     /* protocol */
-    bool recipe_call_order;           /* Responses: calls sorted by call_id as strings */
+    bool recipe_call_order;           /* calls of a turn sorted by id as strings: Responses, and V4 everywhere */
     bool lenient_history;             /* Responses: missing and late outputs are repaired */
     bool refuse_web_search;           /* Responses: hosted web search tool is a 400 (default: ignored) */
     bool ignore_web_search;           /* Messages: typed web search tool is ignored (default: 400) */

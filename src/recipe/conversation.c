@@ -177,6 +177,44 @@ static bool order_run(ds_msg *first, ds_msg *end, uint32_t n_tool, const ds_msg 
     return true;
 }
 
+typedef struct {
+    ds_call *call;
+    uint32_t at;
+} ordered;
+
+static int by_id(const void *a, const void *b)
+{
+    const ordered *x = a, *y = b;
+    ds_str s = x->call->id, t = y->call->id;
+    int c = memcmp(s.p, t.p, s.n < t.n ? s.n : t.n);
+
+    if (c == 0 && s.n != t.n)
+        c = s.n < t.n ? -1 : 1;
+    return c ? c : x->at < y->at ? -1 : x->at > y->at;
+}
+
+bool ds_conv_sort_calls(ds_conv *c, ds_region *g)
+{
+    for (ds_msg *m = c->first; m; m = m->next) {
+        uint32_t n = 0;
+        ordered *list;
+
+        if (m->n_calls < 2)
+            continue;
+        list = ds_region_array(g, m->n_calls, sizeof *list);
+        if (!list)
+            return false;
+        for (ds_call *k = m->calls; k; k = k->next, n++)
+            list[n] = (ordered){ k, n };
+        qsort(list, n, sizeof *list, by_id);
+        for (uint32_t i = 0; i < n; i++)
+            list[i].call->next = i + 1 < n ? list[i + 1].call : NULL;
+        m->calls = list[0].call;
+        m->last_call = list[n - 1].call;
+    }
+    return true;
+}
+
 void ds_conv_later_systems_to_user(ds_conv *c)
 {
     ds_msg **link = &c->first;

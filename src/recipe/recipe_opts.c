@@ -48,7 +48,7 @@ static const struct opt {
     { "tasks", BOOL, offsetof(ds_recipe_opts, tasks), 0, 0, 0, NULL,
       "tasks=true|false  (false) the last user message may name a quick task: action, query, authority, domain, title, read_url" },
     { "recipe_call_order", BOOL, offsetof(ds_recipe_opts, recipe_call_order), 0, 0, 0, NULL,
-      "recipe_call_order=true|false  (false) Responses: calls of a turn sorted by call_id as strings instead of by arrival" },
+      "recipe_call_order=true|false  (false) calls of a turn sorted by id as strings instead of by arrival: Responses, and V4 everywhere" },
     { "lenient_history", BOOL, offsetof(ds_recipe_opts, lenient_history), 0, 0, 0, NULL,
       "lenient_history=true|false  (false) Responses: a missing output becomes [No output], a late one moves to its call" },
     { "refuse_web_search", BOOL, offsetof(ds_recipe_opts, refuse_web_search), 0, 0, 0, NULL,

@@ -74,6 +74,8 @@ static void finish(ds_rp *p)
     i->n_prompts = 1;
     if (i->opts.encoding == DS_ENC_V4)
         ds_conv_later_systems_to_user(&r->conv);
+    if (i->opts.recipe_call_order && (i->proto == DS_PROTO_RESPONSES || i->opts.encoding == DS_ENC_V4))
+        ds_conv_sort_calls(&r->conv, p->mem);
     ds_conv_order_results(&r->conv, p->mem);
     if (r->conv.last && r->conv.last->prefix) {
         const ds_msg *m = r->conv.last;

@@ -655,7 +655,7 @@ static void system_text(ds_rp *p, const ds_json *v)
     } else {
         ds_rp_type(p, NULL, "system", "expected a string or a list of text blocks, got %s", ds_json_type_name(v));
     }
-    if (parts.bytes && (m = ds_conv_add(&p->r->conv, p->mem, DS_ROLE_SYSTEM)))
+    if (parts.first && (parts.bytes || v->type == DS_JSON_ARRAY) && (m = ds_conv_add(&p->r->conv, p->mem, DS_ROLE_SYSTEM)))
         m->content = parts;
 }
 

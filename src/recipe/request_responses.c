@@ -112,7 +112,7 @@ static void function(ds_rp *p, const ds_json *e, const ds_path *at, ds_str ns, d
     }
     full = ds_region_join(p->mem, ds_region_join(p->mem, ns, ds_lit("::")), name);
     if (ns_description.n)
-        description = description.n ? ds_region_join(p->mem, ds_region_join(p->mem, ns_description, ds_lit("\n")), description) : ns_description;
+        description = ds_region_join(p->mem, ds_region_join(p->mem, ns_description, ds_lit("\n")), description);
     if (ds_rp_stop(p))
         return;
     t = ds_rp_add_tool(p, full, description, f[2], strict, NULL, at);

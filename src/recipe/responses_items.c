@@ -1,6 +1,5 @@
 #include "recipe/responses_items.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 static const char no_output[] = "[No output]";
@@ -36,7 +35,7 @@ typedef struct {
     ds_idmap outputs;    /* lenient: call id -> index into lates */
     late *lates;
     pending *first, *last;
-    uint32_t n_pending, n_open;
+    uint32_t n_open;
 } items;
 
 /* ---- content ---- */
@@ -133,31 +132,6 @@ static void content(ds_rp *p, ds_parts *to, const ds_json *v, const ds_path *at,
 
 /* ---- the run of calls ---- */
 
-static int by_id(const void *a, const void *b)
-{
-    const pending *x = *(pending *const *)a, *y = *(pending *const *)b;
-    size_t n = x->call.id.n < y->call.id.n ? x->call.id.n : y->call.id.n;
-    int c = memcmp(x->call.id.p, y->call.id.p, n);
-
-    return c ? c : x->call.id.n < y->call.id.n ? -1 : x->call.id.n > y->call.id.n;
-}
-
-static void sort_by_id(items *s)
-{
-    pending **list = ds_region_array(s->p->mem, s->n_pending, sizeof *list);
-    uint32_t n = 0;
-
-    if (!list)
-        return;
-    for (pending *c = s->first; c; c = c->next)
-        list[n++] = c;
-    qsort(list, n, sizeof *list, by_id);
-    for (uint32_t i = 0; i < n; i++)
-        list[i]->next = i + 1 < n ? list[i + 1] : NULL;
-    s->first = list[0];
-    s->last = list[n - 1];
-}
-
 /* Every call has its output: the calls join the assistant message before them. */
 static void end_run(items *s)
 {
@@ -167,8 +141,6 @@ static void end_run(items *s)
 
     if (!s->first)
         return;
-    if (p->o->recipe_call_order)
-        sort_by_id(s);
     if (!m || m->role != DS_ROLE_ASSISTANT || m->calls)
         m = ds_conv_add(c, p->mem, DS_ROLE_ASSISTANT);
     if (!m)
@@ -191,7 +163,7 @@ static void end_run(items *s)
         t->content = q->output;
     }
     s->first = s->last = NULL;
-    s->n_pending = s->n_open = 0;
+    s->n_open = 0;
 }
 
 static void take_output(items *s, const ds_json *item, pending *q, const ds_path *at);
@@ -274,7 +246,6 @@ static void add_call(items *s, const ds_json **f, ds_str name, const ds_path *at
     else
         s->first = q;
     s->last = q;
-    s->n_pending++;
     s->n_open++;
 }
 
