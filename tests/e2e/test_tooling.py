@@ -25,6 +25,7 @@ def load(path):
         ("1..3\nok 1 - a\n", -11, (1, 2, 0)),  # crashed in the second case
         ("1..1\nok 1 - a\n", -6, (1, 1, 0)),  # crashed after the last one
         ("1..2\nok 1 - a\nok 2 # SKIP no GPU\n", 0, (1, 0, 1)),
+        ("1..2\nok 1 - a\nnot ok 2 # SKIP case\n# ok - tests\n", 0, (1, 0, 1)),  # cmocka 1.1.5
         ("1..1\nok 1 - a\n1..1\nok 1 - b\n", 0, (2, 0, 0)),  # two groups in one program
     ],
 )
