@@ -726,20 +726,14 @@ static size_t in_orphan(ds_parser *p, const uint8_t *s, size_t n)
             orphan_is_text(p, true);
         return n;
     }
-    if (p->ocap - p->on <= p->cl) {
+    size_t room = p->ocap - p->on - p->cl;
+    if (n > room && (n = ds_utf8_floor((const char *)s, room)) == 0) {
         parser_flush_held(p, p->pos);
         orphan_is_text(p, false);
         return 0;
     }
-    n = min_size(n, p->ocap - p->on - p->cl);
     size_t used = parser_scan(p, &p->sets[S_ORPHAN], s, n, 0, 0, false, &m);
     if (m == M_INVOKE_CLOSE) {
-        if (p->cand->n > p->ocap - p->on) {
-            orphan_is_text(p, false); /* at the bound: the closing tag is text, too */
-            if (p->state == S_CONTENT)
-                parser_content_raw(p, p->cand->s, p->cand->n, p->pos + used - p->cand->n);
-            return used;
-        }
         memcpy(p->obuf + p->on, p->cand->s, p->cand->n);
         p->on += p->cand->n;
         uint64_t at = p->pos;
@@ -976,8 +970,7 @@ ds_finish ds_parser_finish(ds_parser *p, ds_backend_end end)
     if (p->state == S_TAG && !p->tag_param && !p->announced)
         parser_bad_call(p);
     if (p->state == S_ORPHAN) {
-        if (p->ocap - p->on >= p->cl)
-            parser_flush_held(p, p->pos);
+        parser_flush_held(p, p->pos);
         orphan_is_text(p, false);
     }
     if (p->state == S_CONTENT || p->state == S_JSON || p->state == S_BAD) {

@@ -392,7 +392,7 @@ static bool quoted_end(ds_parser *p)
     return true;
 }
 
-/* false: the name is malformed; the byte is consumed unless it is '<' */
+/* false: the name is malformed */
 static bool quoted_byte(ds_parser *p, uint8_t ch)
 {
     if (p->attr == ATTR_STRING) {
@@ -407,6 +407,17 @@ static bool quoted_byte(ds_parser *p, uint8_t ch)
         return name_byte(p, ch);
     }
     return true;
+}
+
+/* The call is malformed because of byte i, which isn't in hdr: content begins anew at its character. */
+static size_t bad_at(ds_parser *p, const uint8_t *s, size_t i)
+{
+    while (i > 0 && (s[i] & 0xc0) == 0x80) {
+        i--;
+        p->hdr_n--;
+    }
+    parser_bad_call(p);
+    return i;
 }
 
 size_t parser_in_tag(ds_parser *p, const uint8_t *s, size_t n)
@@ -424,18 +435,20 @@ size_t parser_in_tag(ds_parser *p, const uint8_t *s, size_t n)
             return i;
         }
         if (!p->tag_param && !p->announced) {
-            if (p->hdr_n == HDR_MAX) {
-                parser_bad_call(p);
-                return i;
-            }
+            if (p->hdr_n == HDR_MAX)
+                return bad_at(p, s, i);
             p->hdr[p->hdr_n++] = (char)ch;
         }
         if (p->astate == A_QUOTED) {
-            if (ch == '"' ? quoted_end(p) : quoted_byte(p, ch))
-                continue;
-            if (ch != '"')
-                parser_bad_call(p);
-            return i + 1;
+            if (ch != '"') {
+                if (quoted_byte(p, ch))
+                    continue;
+                p->hdr_n--;
+                return bad_at(p, s, i);
+            }
+            if (!quoted_end(p))
+                return i + 1;
+            continue;
         }
         if (ch == '>') {
             tag_end(p);
