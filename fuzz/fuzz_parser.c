@@ -26,7 +26,7 @@ static unsigned flags_of(void *ctx, const char *name, size_t n)
 {
     (void)ctx;
     must(n > 0 && n <= DS_PARSER_MAX_NAME);
-    return name[0] == 'c' ? DS_TOOL_DECLARED | DS_TOOL_CUSTOM : name[0] == 'f' ? DS_TOOL_DECLARED : 0;
+    return name[0] == 'c' ? DS_PARSE_DECLARED | DS_PARSE_CUSTOM : name[0] == 'f' ? DS_PARSE_DECLARED : 0;
 }
 
 static int has_key(void *ctx, const char *name, size_t n, const char *key, size_t kn)

@@ -23,6 +23,7 @@ extern const ds_cmd ds_commands[];
 ds_cmd_fn ds_cmd_draft;
 ds_cmd_fn ds_cmd_inspect;
 ds_cmd_fn ds_cmd_logits;
+ds_cmd_fn ds_cmd_parse;
 ds_cmd_fn ds_cmd_render;
 ds_cmd_fn ds_cmd_synth;
 ds_cmd_fn ds_cmd_tokenize;

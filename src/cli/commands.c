@@ -7,6 +7,7 @@ const ds_cmd ds_commands[] = {
     { "inspect", ds_cmd_inspect, "shape, layers, bytes and memory plan of a model" },
     { "logits", ds_cmd_logits, "token ids to logits" },
     { "draft", ds_cmd_draft, "what the draft blocks propose after a prompt" },
+    { "parse", ds_cmd_parse, "model output to an API response or its stream events" },
     { "render", ds_cmd_render, "an API request to the prompt and its token ids" },
     { "synth", ds_cmd_synth, "a random checkpoint from a config and a seed" },
     { "tokenize", ds_cmd_tokenize, "text to token ids and back" },

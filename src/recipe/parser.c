@@ -79,7 +79,10 @@ static void make_sets(ds_parser *p)
     unsigned block = p->o.tools != DS_PARSER_TOOLS_OFF ? BIT(M_BLOCK_OPEN) : 0;
 
     make_set(p, S_REASON, BIT(M_THINK_OPEN) | BIT(M_THINK_CLOSE) | BIT(M_EOS) | (on && !p->o.strict_thinking ? block : 0));
-    make_set(p, S_CONTENT, BIT(M_THINK_CLOSE) | BIT(M_EOS) | block | (on && p->o.recover_orphan_invoke ? BIT(M_INVOKE_NAME) : 0));
+    if (p->o.start == DS_PARSER_RAW)
+        make_set(p, S_CONTENT, BIT(M_EOS));
+    else
+        make_set(p, S_CONTENT, BIT(M_THINK_CLOSE) | BIT(M_EOS) | block | (on && p->o.recover_orphan_invoke ? BIT(M_INVOKE_NAME) : 0));
     make_set(p, S_JSON_PRE, BIT(M_THINK_CLOSE) | block);
     make_set(p, S_JSON, BIT(M_EOS));
     make_set(p, S_JSON_AFTER, block);
@@ -167,6 +170,7 @@ ds_rc ds_parser_create(ds_parser **out, const ds_parser_opts *opts, ds_err *err)
     case DS_PARSER_REASONING_PREFIX:
         p->state = S_REASON;
         break;
+    case DS_PARSER_RAW:
     case DS_PARSER_CONTENT_PREFIX: /* the JSON value began in the prefix */
         p->state = S_CONTENT;
         break;
@@ -704,7 +708,7 @@ static bool orphan_is_declared(const ds_parser *p)
         n--;
     if (n == 0 || n > DS_PARSER_MAX_NAME || memchr(s, '<', n) || memchr(s, '>', n) || memchr(s, '\n', n))
         return false;
-    return p->o.tool_flags && (p->o.tool_flags(p->o.ctx, s, n) & DS_TOOL_DECLARED);
+    return p->o.tool_flags && (p->o.tool_flags(p->o.ctx, s, n) & DS_PARSE_DECLARED);
 }
 
 static size_t in_orphan(ds_parser *p, const uint8_t *s, size_t n)
@@ -995,7 +999,7 @@ ds_finish ds_parser_finish(ds_parser *p, ds_backend_end end)
         return DS_FINISH_LENGTH;
     if (end == DS_BACKEND_CONTENT_FILTER)
         return DS_FINISH_CONTENT_FILTER;
-    if (calls)
+    if (calls && !(end == DS_BACKEND_NONE && p->o.eof_is_stop))
         return DS_FINISH_TOOL_CALLS;
     return end == DS_BACKEND_STOP ? DS_FINISH_STOP : DS_FINISH_END_OF_STREAM;
 }

@@ -52,6 +52,7 @@ typedef enum {
     DS_PARSER_CONTENT_PREFIX,   /* prefix completion: leading newlines stay */
     DS_PARSER_REASONING_PREFIX,
     DS_PARSER_BLOCK,            /* the prompt ended with the block opener (tool choice required) */
+    DS_PARSER_RAW,              /* completions: everything is content; stop sequences only */
 } ds_parser_start;
 
 typedef enum {
@@ -60,7 +61,8 @@ typedef enum {
     DS_PARSER_TOOLS_SUPPRESS, /* a block in the content is dropped with everything after it */
 } ds_parser_tools;
 
-enum { DS_TOOL_DECLARED = 1, DS_TOOL_CUSTOM = 2 };
+enum { DS_PARSE_DECLARED = 1, DS_PARSE_CUSTOM = 2 }; /* what a tool is */
+enum { DS_TYPE_STRING = 1, DS_TYPE_NUMBER = 2, DS_TYPE_INTEGER = 4, DS_TYPE_BOOLEAN = 8, DS_TYPE_NULL = 16, DS_TYPE_OBJECT = 32, DS_TYPE_ARRAY = 64 };
 
 typedef struct {
     ds_parse_sink *sink;
@@ -72,6 +74,8 @@ typedef struct {
     bool preserve_newlines;     /* newlines at borders stay */
     bool recover_orphan_invoke; /* a call without a block counts when its tool is declared and it closes */
     bool repair_wrapper;        /* {"arguments": {…}} or {"input": {…}} becomes the inner object where the schema says so */
+    bool coerce;                /* the schema's type decides where it differs from the string flag and the value fits; typed strings are held */
+    bool eof_is_stop;           /* an end without a reason is END_OF_STREAM also after calls */
     bool stream_raw;            /* JSON values are passed on as they arrive, and not repaired */
     bool unknown_tool_as_content;
     bool normalize_lookalikes;  /* ASCII, doubled and U+2016 bars count as markup */
@@ -81,8 +85,10 @@ typedef struct {
     const char *const *stops;   /* copied; empty ones are ignored */
     const size_t *stop_bytes;
     size_t n_stops;             /* <= DS_PARSER_MAX_STOPS */
-    /* DS_TOOL_ bits of a call's name; NULL: every tool counts as declared, none as custom. */
+    /* DS_PARSE_DECLARED, DS_PARSE_CUSTOM of a call's name; NULL: every tool counts as declared, none as custom. */
     unsigned (*tool_flags)(void *ctx, const char *name, size_t n);
+    /* DS_TYPE_ bits that the tool's schema allows for the property, 0 = not known. Needed by coerce only. */
+    unsigned (*tool_key_types)(void *ctx, const char *name, size_t n, const char *key, size_t key_bytes);
     /* Whether the tool's schema defines the property: 1 yes, 0 no, -1 not known. Needed by repair_wrapper only. */
     int (*tool_has_key)(void *ctx, const char *name, size_t n, const char *key, size_t key_bytes);
 } ds_parser_opts;

@@ -66,7 +66,7 @@ static void call_begin(ds_parser *p)
 {
     ds_parse_event ev = { .kind = DS_PARSE_CALL, .call = p->stats.calls, .bytes = p->name, .n = p->name_end };
 
-    p->flags = p->o.tool_flags ? p->o.tool_flags(p->o.ctx, p->name, p->name_end) : DS_TOOL_DECLARED;
+    p->flags = p->o.tool_flags ? p->o.tool_flags(p->o.ctx, p->name, p->name_end) : DS_PARSE_DECLARED;
     p->open = p->announced = true;
     p->params = p->emitted = 0;
     p->custom_text = p->custom_json = p->body_bad = p->wrap_pending = false;
@@ -116,9 +116,41 @@ static void emit_key(ds_parser *p)
     p->emitted++;
 }
 
+/* DS_TYPE_ bits of valid JSON text. */
+static unsigned text_types(const char *s, size_t n)
+{
+    trim(&s, &n);
+    switch (n ? s[0] : 0) {
+    case '"':
+        return DS_TYPE_STRING;
+    case '{':
+        return DS_TYPE_OBJECT;
+    case '[':
+        return DS_TYPE_ARRAY;
+    case 't':
+    case 'f':
+        return DS_TYPE_BOOLEAN;
+    case 'n':
+        return DS_TYPE_NULL;
+    default:
+        return memchr(s, '.', n) || memchr(s, 'e', n) || memchr(s, 'E', n) ? DS_TYPE_NUMBER : DS_TYPE_NUMBER | DS_TYPE_INTEGER;
+    }
+}
+
+/* A value marked as string whose schema wants something else: that, if the text is it. */
+static void emit_coerced(ds_parser *p)
+{
+    if (ds_json_text_ok(p->vbuf, p->vn, DS_PARSER_MAX_DEPTH) && (text_types(p->vbuf, p->vn) & p->types))
+        args(p, p->vbuf, p->vn);
+    else
+        args_string(p, p->vbuf, p->vn);
+}
+
 static void emit_raw(ds_parser *p)
 {
-    if (ds_json_text_ok(p->vbuf, p->vn, DS_PARSER_MAX_DEPTH)) {
+    if (p->types == DS_TYPE_STRING && ds_json_text_ok(p->vbuf, p->vn, DS_PARSER_MAX_DEPTH) && text_types(p->vbuf, p->vn) != DS_TYPE_STRING)
+        args_string(p, p->vbuf, p->vn);
+    else if (ds_json_text_ok(p->vbuf, p->vn, DS_PARSER_MAX_DEPTH)) {
         args(p, p->vbuf, p->vn);
     } else {
         p->stats.repaired_values++;
@@ -185,6 +217,7 @@ static void param_begin(ds_parser *p)
     p->params++;
     p->vn = p->key_n = 0;
     p->key_long = p->skip = p->wrap = false;
+    p->types = 0;
     p->ptype = -1;
 }
 
@@ -282,10 +315,12 @@ static void key_done(ds_parser *p)
         p->stats.dropped_params++;
         return;
     }
-    if ((p->flags & DS_TOOL_CUSTOM) && !p->custom_json)
+    if ((p->flags & DS_PARSE_CUSTOM) && !p->custom_json)
         return; /* depends on the value's type, known at the end of the tag */
     p->wrap = p->o.repair_wrapper && p->params == 1 && p->o.tool_has_key && (key_is(p, "arguments") || key_is(p, "input")) &&
               p->o.tool_has_key(p->o.ctx, p->name, p->name_end, p->key, p->key_n) == 0;
+    if (p->o.coerce && p->o.tool_key_types)
+        p->types = p->o.tool_key_types(p->o.ctx, p->name, p->name_end, p->key, p->key_n);
     if (!p->wrap)
         emit_key(p);
 }
@@ -303,7 +338,7 @@ static bool name_done(ds_parser *p)
         p->state = S_END;
         return false;
     }
-    if (p->o.unknown_tool_as_content && !(p->o.tool_flags && (p->o.tool_flags(p->o.ctx, p->name, p->name_end) & DS_TOOL_DECLARED))) {
+    if (p->o.unknown_tool_as_content && !(p->o.tool_flags && (p->o.tool_flags(p->o.ctx, p->name, p->name_end) & DS_PARSE_DECLARED))) {
         parser_bad_call(p);
         return false;
     }
@@ -348,7 +383,7 @@ static void tag_end(ds_parser *p)
         p->vkind = V_SKIP;
         return;
     }
-    if ((p->flags & DS_TOOL_CUSTOM) && !p->custom_json) {
+    if ((p->flags & DS_PARSE_CUSTOM) && !p->custom_json) {
         p->custom_text = key_is(p, "input") && p->ptype == 1;
         p->custom_json = !p->custom_text;
         if (p->custom_text) {
@@ -362,7 +397,7 @@ static void tag_end(ds_parser *p)
         p->wrap_string = p->ptype == 1;
         return;
     }
-    p->vkind = p->ptype == 1 ? V_STRING : p->ptype == 0 && p->o.stream_raw ? V_RAW_STREAM : V_RAW;
+    p->vkind = p->ptype == 1 && p->types && !(p->types & DS_TYPE_STRING) ? V_COERCE : p->ptype == 1 ? V_STRING : p->ptype == 0 && p->o.stream_raw ? V_RAW_STREAM : V_RAW;
     if (p->vkind == V_STRING)
         args(p, "\"", 1);
 }
@@ -541,6 +576,7 @@ void parser_value_text(ds_parser *p, const char *s, size_t n)
         break;
     case V_RAW:
     case V_WRAP:
+    case V_COERCE:
         if (n <= p->vcap - p->vn) {
             memcpy(p->vbuf + p->vn, s, n);
             p->vn += n;
@@ -568,6 +604,10 @@ static void value_end(ds_parser *p)
         break;
     case V_RAW:
         emit_raw(p);
+        p->vn = 0;
+        break;
+    case V_COERCE:
+        emit_coerced(p);
         p->vn = 0;
         break;
     case V_WRAP:

@@ -55,7 +55,7 @@ typedef enum {
     S_COUNT,
 } state;
 
-typedef enum { V_STRING, V_RAW, V_RAW_STREAM, V_SKIP, V_INPUT, V_WRAP } value_kind;
+typedef enum { V_STRING, V_RAW, V_RAW_STREAM, V_SKIP, V_INPUT, V_WRAP, V_COERCE } value_kind;
 typedef enum { A_SPACE, A_NAME, A_AFTER_NAME, A_EQUALS, A_QUOTED, A_BARE } attr_state;
 typedef enum { ATTR_OTHER, ATTR_NAME, ATTR_STRING } attr_kind;
 
@@ -131,7 +131,7 @@ struct ds_parser {
 
     /* call */
     bool open;          /* announced and not ended */
-    unsigned flags;     /* DS_TOOL_ */
+    unsigned flags;     /* DS_PARSE_DECLARED, DS_PARSE_CUSTOM */
     char name[DS_PARSER_MAX_NAME];
     size_t name_n, name_end; /* collected; without trailing white space */
     bool name_over;
@@ -148,6 +148,7 @@ struct ds_parser {
     value_kind vkind;
     bool wrap_pending;  /* a closed value is held: the call's only parameter so far */
     bool wrap_string;
+    unsigned types;     /* DS_TYPE_ bits of the key's schema, 0 = not known */
 
     char *vbuf;         /* held value, or the body of a call without parameters */
     size_t vn, vcap;

@@ -5,8 +5,8 @@ static unsigned flags_of(void *ctx, const char *name, size_t n)
 {
     (void)ctx;
     if (n == 5 && memcmp(name, "patch", 5) == 0)
-        return DS_TOOL_DECLARED | DS_TOOL_CUSTOM;
-    return n == 1 && (*name == 'f' || *name == 'g') ? DS_TOOL_DECLARED : 0;
+        return DS_PARSE_DECLARED | DS_PARSE_CUSTOM;
+    return n == 1 && (*name == 'f' || *name == 'g') ? DS_PARSE_DECLARED : 0;
 }
 
 static int has_key(void *ctx, const char *name, size_t n, const char *key, size_t kn)
@@ -20,6 +20,13 @@ static int has_key(void *ctx, const char *name, size_t n, const char *key, size_
 #define THINK .start = DS_PARSER_REASONING, TOOLS
 #define PLAIN .start = DS_PARSER_CONTENT, TOOLS
 #define CALL_F_1 OPEN "\n" INV("f") "\n" RAW("a", "1") "\n" INV_END "\n" CLOSE
+
+static unsigned key_types(void *ctx, const char *name, size_t n, const char *key, size_t kn)
+{
+    if (!flags_of(ctx, name, n) || kn != 1)
+        return 0;
+    return *key == 'i' ? DS_TYPE_INTEGER : *key == 's' ? DS_TYPE_STRING : *key == 'o' ? DS_TYPE_OBJECT | DS_TYPE_NULL : 0;
+}
 
 typedef struct {
     const char *what;
@@ -66,6 +73,10 @@ static const row rows[] = {
     { "5 lone surrogate", { PLAIN }, NULL, 0, OPEN INV("f") RAW("a", "\"\\ud83d\"") RAW("b", "\"\\ud83d\\ude00\"") INV_END CLOSE,
       "call0|f|{\"a\": \"\\\"\\\\ud83d\\\"\", \"b\": \"\\ud83d\\ude00\"}||tool_calls" },
     { "5 streamed raw", { PLAIN, .stream_raw = true }, NULL, 0, OPEN INV("f") RAW("a", "nope") INV_END CLOSE, "call0|f|{\"a\": nope}||tool_calls" },
+    { "5 no coercion", { PLAIN, .tool_flags = flags_of, .tool_key_types = key_types }, NULL, 0, OPEN INV("f") STR("i", "1") RAW("s", "2") INV_END CLOSE, "call0|f|{\"i\": \"1\", \"s\": 2}||tool_calls" },
+    { "5 coercion", { PLAIN, .tool_flags = flags_of, .tool_key_types = key_types, .coerce = true }, NULL, 0,
+      OPEN INV("f") STR("i", "1") RAW("s", "2") STR("o", "{}") STR("x", "1") INV_END INV("f") STR("i", "1.5") RAW("s", "\"x\"") STR("o", "[]") RAW("i", "7") INV_END CLOSE,
+      "call0|f|{\"i\": 1, \"s\": \"2\", \"o\": {}, \"x\": \"1\"}|call1|f|{\"i\": \"1.5\", \"s\": \"x\", \"o\": \"[]\"}||tool_calls" },
     /* rule 6 */
     { "6 duplicate", { PLAIN }, NULL, 0, OPEN INV("f") STR("a", "1") STR("a", "2") STR("b", "3") INV_END INV("f") STR("a", "4") INV_END CLOSE,
       "call0|f|{\"a\": \"1\", \"b\": \"3\"}|call1|f|{\"a\": \"4\"}||tool_calls" },
@@ -164,6 +175,8 @@ static const row rows[] = {
     /* endings, 3.5 */
     { "filter", { PLAIN }, NULL, DS_BACKEND_CONTENT_FILTER, "x", "C|x|content_filter" },
     { "no reason", { PLAIN }, NULL, DS_BACKEND_NONE, "x", "C|x|end_of_stream" },
+    { "no reason after calls, Recipe", { PLAIN, .eof_is_stop = true }, NULL, DS_BACKEND_NONE, CALL_F_1, "call0|f|{\"a\": 1}||end_of_stream" },
+    { "raw", { .start = DS_PARSER_RAW, .tools = DS_PARSER_TOOLS_OFF }, "END", 0, "\n</think>" OPEN "EN", "C|\n</think>" OPEN "EN|stop" },
     { "no reason after calls", { PLAIN }, NULL, DS_BACKEND_NONE, CALL_F_1, "call0|f|{\"a\": 1}||tool_calls" },
     { "length after calls", { PLAIN }, NULL, DS_BACKEND_LENGTH, CALL_F_1, "call0|f|{\"a\": 1}||length" },
     /* 3.5a: invalid UTF-8 */

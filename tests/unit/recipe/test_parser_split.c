@@ -8,13 +8,19 @@ static unsigned flags_of(void *ctx, const char *name, size_t n)
 {
     (void)ctx;
     if (n == 5 && memcmp(name, "patch", 5) == 0)
-        return DS_TOOL_DECLARED | DS_TOOL_CUSTOM;
-    return n > 0 && name[0] == 'f' ? DS_TOOL_DECLARED : 0;
+        return DS_PARSE_DECLARED | DS_PARSE_CUSTOM;
+    return n > 0 && name[0] == 'f' ? DS_PARSE_DECLARED : 0;
 }
 
 static int has_key(void *ctx, const char *name, size_t n, const char *key, size_t kn)
 {
     return flags_of(ctx, name, n) ? kn == 1 && *key == 'a' : -1;
+}
+
+static unsigned key_types(void *ctx, const char *name, size_t n, const char *key, size_t kn)
+{
+    (void)ctx, (void)name, (void)n;
+    return kn == 1 && *key == 'a' ? DS_TYPE_NUMBER | DS_TYPE_OBJECT : kn == 1 ? DS_TYPE_STRING : 0;
 }
 
 static const char *pick(uint64_t *seed, const char *const *from, size_t n)
@@ -103,11 +109,13 @@ static void all_the_same(void **state)
             .stream_raw = (bits >> 15 & 7) == 0,
             .unknown_tool_as_content = (bits >> 18 & 3) == 0,
             .normalize_lookalikes = (bits >> 20 & 3) == 0,
+            .coerce = bits >> 50 & 1,
             .flush_tail = bits >> 22 & 1,
             .max_calls = (bits >> 23 & 3) == 0,
             .max_value_bytes = (bits >> 25 & 3) == 0 ? 80 : 0, /* values, bodies and orphans meet their bound */
             .tool_flags = flags_of,
             .tool_has_key = has_key,
+            .tool_key_types = key_types,
         };
         if (bits >> 27 & 1) {
             o.stops = stops + (bits >> 28) % 6;

@@ -1,0 +1,269 @@
+/* deepserve parse: model output as the response, or the stream events, of an API request. */
+#include "cli/cli.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <ds/stream.h>
+
+#include "base/buf.h"
+#include "base/json.h"
+
+#define MAX_INPUT ((size_t)256 << 20)
+
+typedef struct {
+    int protocol, encoding, finish;
+    const char *request, *tokenizer;
+    bool stream, sse, ids;
+    int64_t split, prompt_tokens, cached_tokens;
+    ds_opt_list set;
+} options;
+
+static const ds_opt table[] = {
+    { .name = "protocol", .type = DS_OPT_ENUM, .offset = offsetof(options, protocol), .def = "chat", .arg = "NAME",
+      .choices = "chat|responses|messages|completions", .help = "what the request is written for" },
+    { .name = "encoding", .type = DS_OPT_ENUM, .offset = offsetof(options, encoding), .def = "v4.1", .arg = "NAME", .choices = "v4.1|v4",
+      .help = "dialect of the model" },
+    { .name = "request", .type = DS_OPT_STR, .offset = offsetof(options, request), .arg = "F.json", .help = "body of the request that the output answers" },
+    { .name = "stream", .type = DS_OPT_FLAG, .offset = offsetof(options, stream), .help = "the stream's events, one a line, instead of the whole response" },
+    { .name = "sse", .type = DS_OPT_FLAG, .offset = offsetof(options, sse), .help = "the events as they go over the wire" },
+    { .name = "split", .type = DS_OPT_INT, .offset = offsetof(options, split), .def = "0", .arg = "BYTES", .max = 1 << 30, .min = 0,
+      .help = "give the text to the parser in pieces of that many bytes; 0 = whole" },
+    { .name = "finish", .type = DS_OPT_ENUM, .offset = offsetof(options, finish), .def = "stop", .arg = "REASON", .choices = "stop|length|content_filter|none",
+      .help = "why the model ended" },
+    { .name = "ids", .type = DS_OPT_FLAG, .offset = offsetof(options, ids), .help = "standard input is a JSON array of token ids (needs --tokenizer)" },
+    { .name = "tokenizer", .type = DS_OPT_STR, .offset = offsetof(options, tokenizer), .arg = "F.json", .help = "what the ids mean" },
+    { .name = "prompt-tokens", .type = DS_OPT_INT, .offset = offsetof(options, prompt_tokens), .def = "0", .arg = "TOKENS", .min = 0, .max = 1e9,
+      .help = "length of the prompt, for usage" },
+    { .name = "cached-tokens", .type = DS_OPT_INT, .offset = offsetof(options, cached_tokens), .def = "0", .arg = "TOKENS", .min = 0, .max = 1e9,
+      .help = "how many of them came from a cache" },
+    { .name = "set", .type = DS_OPT_LIST, .offset = offsetof(options, set), .arg = "NAME=VALUE", .help = "a switch of the recipe; `--set help` lists them" },
+    { 0 },
+};
+
+static const ds_opt_cmd command = {
+    .command = "deepserve parse",
+    .summary = "Reads what the model wrote on standard input and writes the complete response to the request, or with --stream its events. The response id is\n"
+               "id-0 and all times are 0, so that runs compare. A refused request gives the protocol's error body and exit status 1.",
+    .usage = "--request F.json [--protocol P] [--stream] [--split BYTES] [--finish REASON] [--ids --tokenizer F.json] < output",
+    .example = "printf 'Let me see.</think>Hello!' | deepserve parse --request body.json --stream --split 4",
+    .opts = table,
+};
+
+/* Everything from fd. */
+static ds_rc read_fd(int fd, const char *what, ds_buf *in, ds_err *err)
+{
+    for (;;) {
+        ssize_t n;
+
+        if (!ds_buf_reserve(in, 1 << 16))
+            return ds_fail(err, DS_E_NOMEM, "%s: out of memory after %zu bytes", what, in->len);
+        n = read(fd, in->p + in->len, 1 << 16);
+        if (n == 0)
+            return DS_OK;
+        if (n == -1 && errno == EINTR)
+            continue;
+        if (n == -1)
+            return ds_fail(err, DS_E_IO, "%s: %s", what, strerror(errno));
+        in->len += (size_t)n;
+        if (in->len > MAX_INPUT)
+            return ds_fail(err, DS_E_ARG, "%s: more than %zu bytes", what, MAX_INPUT);
+    }
+}
+
+static ds_rc read_file(const char *path, ds_buf *in, ds_err *err)
+{
+    char quoted[640];
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ds_rc rc;
+
+    ds_quote(quoted, sizeof quoted, path, strlen(path));
+    if (fd == -1)
+        return ds_fail(err, DS_E_IO, "%s: %s", quoted, strerror(errno));
+    rc = read_fd(fd, quoted, in, err);
+    close(fd);
+    return rc;
+}
+
+static ds_rc write_all(const ds_buf *out, ds_err *err)
+{
+    for (size_t at = 0; at < out->len;) {
+        ssize_t n = write(STDOUT_FILENO, out->p + at, out->len - at);
+
+        if (n == -1 && errno == EINTR)
+            continue;
+        if (n == -1)
+            return ds_fail(err, DS_E_IO, "standard output: %s", strerror(errno));
+        at += (size_t)n;
+    }
+    return DS_OK;
+}
+
+typedef struct {
+    bool sse;
+    ds_buf out;
+} writer;
+
+static void on_event(void *ctx, const char *event, const char *data, size_t n)
+{
+    writer *w = ctx;
+
+    if (w->sse) {
+        size_t need = ds_sse_frame(NULL, 0, event, data, n);
+        if (ds_buf_reserve(&w->out, need + 1)) {
+            ds_sse_frame(w->out.p + w->out.len, need + 1, event, data, n);
+            w->out.len += need;
+        }
+        return;
+    }
+    if (event)
+        ds_buf_printf(&w->out, "{\"event\":\"%s\",\"data\":", event);
+    ds_buf_put(&w->out, data, n);
+    ds_buf_puts(&w->out, event ? "}\n" : "\n");
+}
+
+/* Every choice gets the same output. */
+static ds_rc feed_text(ds_stream *s, const ds_buf *in, size_t split, ds_err *err)
+{
+    ds_rc rc = DS_OK;
+
+    for (size_t at = 0; at < in->len && rc == DS_OK;) {
+        size_t n = split && split < in->len - at ? split : in->len - at;
+        for (uint32_t k = 0; k < ds_stream_choices(s) && rc == DS_OK; k++)
+            rc = ds_stream_text(s, k, in->p + at, n, 0, err);
+        at += n;
+    }
+    return rc;
+}
+
+static ds_rc feed_ids(ds_stream *s, const ds_tokenizer *t, const ds_buf *in, ds_err *err)
+{
+    ds_json_doc *doc;
+    size_t i = 0;
+    ds_rc rc = ds_json_parse(&doc, ds_buf_str(in), in->len, NULL, err);
+
+    if (rc != DS_OK)
+        return ds_err_prefix(err, rc, "standard input: ");
+    if (!ds_json_is(ds_json_root(doc), DS_JSON_ARRAY))
+        rc = ds_fail(err, DS_E_ARG, "standard input: a JSON array of ids is needed, not %s", ds_json_type_name(ds_json_root(doc)));
+    for (const ds_json *v = rc == DS_OK ? ds_json_root(doc)->child : NULL; v && rc == DS_OK; v = v->next, i++) {
+        uint64_t id;
+        if (!ds_json_u64(v, &id)) {
+            rc = ds_fail(err, DS_E_ARG, "standard input: element %zu of the array is no token id", i);
+            break;
+        }
+        if (id >= ds_tokenizer_size(t))
+            id = DS_TOKEN_NONE;
+        for (uint32_t k = 0; k < ds_stream_choices(s) && rc == DS_OK; k++)
+            rc = ds_stream_token(s, k, (uint32_t)id, NULL, err);
+    }
+    ds_json_free(doc);
+    return rc;
+}
+
+static ds_rc answer(const options *o, ds_request *r, const ds_tokenizer *t, const ds_buf *in, writer *w, ds_err *err)
+{
+    bool events = o->stream || o->sse;
+    ds_stream_opts so = { .id = "id-0", .tokenizer = t, .sink = events ? on_event : NULL, .ctx = w };
+    ds_stream *s;
+    const char *json;
+    size_t n;
+    ds_rc rc = ds_stream_create(&s, r, &so, err);
+
+    if (rc != DS_OK)
+        return rc;
+    rc = ds_stream_ready(s, (uint64_t)o->prompt_tokens, (uint64_t)o->cached_tokens, NULL, err);
+    if (rc == DS_OK)
+        rc = o->ids ? feed_ids(s, t, in, err) : feed_text(s, in, (size_t)o->split, err);
+    for (uint32_t k = 0; k < ds_stream_choices(s) && rc == DS_OK; k++)
+        rc = ds_stream_finish(s, k, (ds_stream_end)o->finish, err);
+    if (rc == DS_OK && !events) {
+        rc = ds_stream_body(s, &json, &n, err);
+        if (rc == DS_OK) {
+            ds_buf_put(&w->out, json, n);
+            ds_buf_putc(&w->out, '\n');
+        }
+    }
+    if (rc == DS_OK && o->sse)
+        ds_buf_puts(&w->out, ds_sse_end((ds_proto)o->protocol));
+    ds_stream_destroy(s);
+    return rc == DS_OK && w->out.oom ? ds_fail(err, DS_E_NOMEM, "out of memory") : rc;
+}
+
+static ds_rc run(const options *o, const ds_recipe_opts *ro, writer *w, bool *refused, ds_err *err)
+{
+    ds_buf body = { 0 }, in = { 0 };
+    ds_tokenizer *t = NULL;
+    ds_request *r = NULL;
+    ds_api_error refusal;
+    const ds_request_parse_args args = { .proto = (ds_proto)o->protocol, .opts = ro };
+    ds_rc rc = o->tokenizer ? ds_tokenizer_open(&t, o->tokenizer, err) : DS_OK;
+
+    if (rc == DS_OK)
+        rc = read_file(o->request, &body, err);
+    if (rc == DS_OK)
+        rc = read_fd(STDIN_FILENO, "standard input", &in, err);
+    if (rc == DS_OK) {
+        rc = ds_request_parse(&r, &args, ds_buf_str(&body), body.len, &refusal, err);
+        *refused = rc == DS_E_FORMAT;
+    }
+    if (rc == DS_OK) {
+        rc = answer(o, r, t, &in, w, err);
+    } else if (*refused) {
+        size_t need = ds_api_error_body(NULL, 0, &refusal, args.proto, ro->openai_errors, NULL);
+        rc = DS_OK;
+        if (ds_buf_reserve(&w->out, need + 2)) {
+            ds_api_error_body(w->out.p + w->out.len, need + 1, &refusal, args.proto, ro->openai_errors, NULL);
+            w->out.len += need;
+            ds_buf_putc(&w->out, '\n');
+        }
+        if (w->out.oom)
+            rc = ds_fail(err, DS_E_NOMEM, "out of memory");
+    }
+    if (rc == DS_OK)
+        rc = write_all(&w->out, err);
+    ds_request_destroy(r);
+    ds_tokenizer_destroy(t);
+    ds_buf_free(&body);
+    ds_buf_free(&in);
+    return rc;
+}
+
+int ds_cmd_parse(int argc, char **argv)
+{
+    options o = { 0 };
+    ds_recipe_opts ro;
+    writer w = { 0 };
+    ds_err err = { 0 };
+    bool refused = false;
+    ds_rc rc;
+    int status = ds_cli_parse(&command, &o, argc, argv, NULL);
+
+    if (status >= 0)
+        return status;
+    ds_recipe_opts_init(&ro);
+    ro.encoding = o.encoding == 1 ? DS_ENC_V4 : DS_ENC_V41;
+    for (size_t i = 0; i < o.set.n; i++) {
+        if (strcmp(o.set.v[i], "help") == 0) {
+            for (size_t k = 0; ds_recipe_opts_help(k); k++)
+                puts(ds_recipe_opts_help(k));
+            return 0;
+        }
+        if (ds_recipe_opts_set(&ro, o.set.v[i], &err) != DS_OK)
+            return ds_cli_wrong("parse", "--set %s", err.msg);
+    }
+    if (!o.request)
+        return ds_cli_wrong("parse", "--request is needed");
+    if (o.ids && !o.tokenizer)
+        return ds_cli_wrong("parse", "--ids needs --tokenizer");
+    if (o.stream && o.sse)
+        return ds_cli_wrong("parse", "--stream and --sse exclude each other");
+    w.sse = o.sse;
+    rc = run(&o, &ro, &w, &refused, &err);
+    ds_buf_free(&w.out);
+    return rc == DS_OK ? refused : ds_cli_fail("parse", &err);
+}
