@@ -93,6 +93,7 @@ void ds_tokenizer_destroy(ds_tokenizer *t)
     free(t->vocab_slot);
     free(t->added_slot);
     free(t->join_pair);
+    free(t->char_id);
     ds_tok_regex_destroy(t->regex);
     free(t);
 }

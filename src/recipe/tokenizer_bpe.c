@@ -62,6 +62,29 @@ void ds_tok_bpe_trim(ds_tok_bpe *b)
     ds_tok_long_trim(b->merger, KEEP_BYTES);
 }
 
+/* Symbols to start from: bytes, but three-byte characters that are tokens where no token has only a part of them. Whatever reaches over the
+ * borders of such a character has all of it, so its bytes merge among themselves first; and since a merge stands behind those that make its halves,
+ * when they do so changes nothing for others. */
+static size_t start_with_chars(const ds_tokenizer *t, const uint8_t *p, size_t n, uint32_t *sym)
+{
+    size_t m = 0;
+
+    for (size_t i = 0; i < n;) {
+        if (n - i >= 3 && ds_tok_is_lead3(p[i]) &&
+            (i == 0 || (i >= 3 && ds_tok_is_lead3(p[i - 3]) && !ds_tok_bit(t->join_byte, (size_t)p[i - 1] << 8 | p[i]))) &&
+            (i + 3 == n || (ds_tok_is_lead3(p[i + 3]) && !ds_tok_bit(t->join_byte, (size_t)p[i + 2] << 8 | p[i + 3])))) {
+            uint32_t id = t->char_id[ds_tok_char3(p + i)];
+            if (id != DS_TOKEN_NONE) {
+                sym[m++] = id;
+                i += 3;
+                continue;
+            }
+        }
+        sym[m++] = t->byte_id[p[i++]];
+    }
+    return m;
+}
+
 /* ids may receive up to n ids. Returns their number. */
 static size_t merge_short(const ds_tokenizer *t, const uint8_t *p, size_t n, uint32_t *ids)
 {
@@ -69,11 +92,17 @@ static size_t merge_short(const ds_tokenizer *t, const uint8_t *p, size_t n, uin
     int32_t rank[SHORT + 1]; /* rank[i]: of merging sym[i] and sym[i + 1]; one more than needed, so that the last has no rank */
     size_t m = n;
 
-    for (size_t i = 0; i < n; i++)
-        sym[i] = t->byte_id[p[i]];
-    for (size_t i = 0; i + 1 < n; i++)
-        rank[i] = t->byte_rank[(size_t)p[i] << 8 | p[i + 1]];
-    rank[n - 1] = DS_TOK_NO_RANK;
+    if (t->ordered && n >= 3 && (ds_tok_is_lead3(p[0]) || ds_tok_is_lead3(p[1]))) {
+        m = start_with_chars(t, p, n, sym);
+        for (size_t i = 0; i + 1 < m; i++)
+            rank[i] = ds_tok_rank(t, sym[i], sym[i + 1]);
+    } else {
+        for (size_t i = 0; i < n; i++)
+            sym[i] = t->byte_id[p[i]];
+        for (size_t i = 0; i + 1 < n; i++)
+            rank[i] = t->byte_rank[(size_t)p[i] << 8 | p[i + 1]];
+    }
+    rank[m - 1] = DS_TOK_NO_RANK;
     for (;;) {
         int32_t best = DS_TOK_NO_RANK;
         size_t at = 0;

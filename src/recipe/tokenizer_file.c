@@ -742,6 +742,22 @@ static void find_joins(ds_tokenizer *t, ds_tok_entry e)
     }
 }
 
+/* Notes a token of three bytes in t->char_id if its bytes merge to it. */
+static void find_char(ds_tokenizer *t, uint32_t id)
+{
+    const uint8_t *w = ds_tok_bytes(t, id);
+    int32_t left = t->byte_rank[(size_t)w[0] << 8 | w[1]], right = t->byte_rank[(size_t)w[1] << 8 | w[2]], last;
+
+    if (left == DS_TOK_NO_RANK && right == DS_TOK_NO_RANK)
+        return;
+    if (left <= right)
+        last = ds_tok_rank(t, t->merge_id[left], t->byte_id[w[2]]);
+    else
+        last = ds_tok_rank(t, t->byte_id[w[0]], t->merge_id[right]);
+    if (last != DS_TOK_NO_RANK && t->merge_id[last] == id)
+        t->char_id[ds_tok_char3(w)] = id;
+}
+
 /* Whether every merge stands behind the merges that make its halves. False: out of memory. */
 static bool find_order(ds_tokenizer *t)
 {
@@ -792,11 +808,17 @@ static ds_rc finish(loader *l)
             return ds_fail(l->err, DS_E_FORMAT, "no token for byte 0x%02x", b);
     }
     t->join_pair = calloc((1 << DS_TOK_JOIN_LOG) / 64, sizeof *t->join_pair);
-    if (!t->join_pair || !find_order(t))
+    t->char_id = malloc(65536 * sizeof *t->char_id);
+    if (!t->join_pair || !t->char_id || !find_order(t))
         return ds_fail(l->err, DS_E_NOMEM, "out of memory");
+    memset(t->char_id, 0xff, 65536 * sizeof *t->char_id);
     for (uint32_t id = 0; id < t->n; id++) {
-        if (t->entry[id].in_vocab && !t->entry[id].literal)
-            find_joins(t, t->entry[id]);
+        ds_tok_entry e = t->entry[id];
+        if (!e.in_vocab || e.literal)
+            continue;
+        find_joins(t, e);
+        if (e.len == 3 && ds_tok_is_lead3(t->bytes[e.off]))
+            find_char(t, id);
     }
     if (l->released && l->n_splits == 3)
         return DS_OK;

@@ -100,6 +100,7 @@ struct ds_tokenizer {
     bool ignore_merges;       /* a piece that is a token is that token */
     uint64_t *join_pair;      /* [1 << DS_TOK_JOIN_LOG bits] Bloom filter of neighbouring three-byte characters inside tokens */
     uint64_t join_byte[1024]; /* a bit for each pair of bytes where a token has only a part of such a character */
+    uint32_t *char_id;        /* [65536] the token that each three-byte character merges to on its own; DS_TOKEN_NONE: several */
     ds_tok_regex *regex;      /* NULL: the released pattern, by hand */
     ds_uc_table uc;
 };
@@ -173,6 +174,12 @@ static inline bool ds_tok_may_join(const ds_tokenizer *t, const uint8_t *a)
 static inline bool ds_tok_is_lead3(uint8_t b)
 {
     return b >= 0xe0 && b < 0xf0;
+}
+
+/* Code point of the three-byte character at p. */
+static inline uint32_t ds_tok_char3(const uint8_t *p)
+{
+    return (uint32_t)(p[0] & 15) << 12 | (uint32_t)(p[1] & 63) << 6 | (p[2] & 63);
 }
 
 /* The character at p (p < end): its bytes, and its code point; 0 = not UTF-8. Same rules as ds_utf8_decode. */
