@@ -90,8 +90,8 @@ void ds_tokenizer_destroy(ds_tokenizer *t)
     free(t->byte_rank);
     free(t->pair);
     free(t->merge_id);
-    free(t->vocab_slot);
-    free(t->added_slot);
+    free(t->vocab.slot);
+    free(t->added.slot);
     free(t->join_pair);
     free(t->char_id);
     ds_tok_regex_destroy(t->regex);
@@ -117,30 +117,32 @@ const char *ds_tokenizer_bytes(const ds_tokenizer *t, uint32_t id, size_t *n)
     return (const char *)ds_tok_bytes(t, id);
 }
 
-uint32_t ds_tok_find(const ds_tokenizer *t, const uint8_t *p, size_t n, bool literal)
+static inline uint32_t find(const ds_tokenizer *t, const ds_tok_table *table, uint64_t h, const uint8_t *p, size_t n)
 {
-    uint64_t seed = t->seed ^ literal;
-
-    if (!t->vocab_slot)
+    if (table->n == 0)
         return DS_TOKEN_NONE;
-    for (uint32_t i = (uint32_t)ds_tok_hash(p, n, seed) & t->vocab_mask; t->vocab_slot[i]; i = (i + 1) & t->vocab_mask) {
-        uint32_t id = t->vocab_slot[i] - 1;
-        if (t->entry[id].len == n && t->entry[id].literal == literal && memcmp(ds_tok_bytes(t, id), p, n) == 0)
+    for (size_t i = ds_tok_table_at(table, h); table->slot[i]; i = (i + 1) & (table->cap - 1)) {
+        uint32_t id;
+
+        if ((table->slot[i] ^ h) & ~(uint64_t)DS_TOK_SLOT_ID)
+            continue;
+        id = (uint32_t)(table->slot[i] & DS_TOK_SLOT_ID) - 1;
+        if (t->entry[id].len == n && memcmp(ds_tok_bytes(t, id), p, n) == 0)
             return id;
     }
     return DS_TOKEN_NONE;
 }
 
+uint32_t ds_tok_find(const ds_tokenizer *t, const uint8_t *p, size_t n, bool literal)
+{
+    uint32_t id = find(t, &t->vocab, ds_tok_hash(p, n, t->seed ^ literal), p, n);
+
+    return id != DS_TOKEN_NONE && t->entry[id].literal == literal ? id : DS_TOKEN_NONE;
+}
+
 uint32_t ds_tok_find_added(const ds_tokenizer *t, const uint8_t *p, size_t n)
 {
-    if (!t->added_slot)
-        return DS_TOKEN_NONE;
-    for (uint32_t i = (uint32_t)ds_tok_hash(p, n, t->seed) & t->added_mask; t->added_slot[i]; i = (i + 1) & t->added_mask) {
-        uint32_t id = t->added_slot[i] - 1;
-        if (t->entry[id].len == n && memcmp(ds_tok_bytes(t, id), p, n) == 0)
-            return id;
-    }
-    return DS_TOKEN_NONE;
+    return find(t, &t->added, ds_tok_hash(p, n, t->seed), p, n);
 }
 
 uint32_t ds_tokenizer_control_n(const ds_tokenizer *t, const char *spelling, size_t n)

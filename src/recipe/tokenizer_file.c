@@ -17,8 +17,6 @@ typedef struct {
     uint16_t of_byte[256], of_char[0x144];
     size_t n_bytes, cap_bytes;   /* of t->bytes */
     uint32_t cap_ids;            /* of t->entry; entries above t->n are zero */
-    uint32_t n_vocab, cap_vocab; /* tokens in the vocabulary, slots of its table */
-    uint32_t n_added, cap_added;
     const char *merges_at; /* merges that stand before the vocabulary */
     bool have_vocab, have_merges, have_byte_level, have_model, have_splits;
     uint32_t cap_merges;
@@ -75,35 +73,30 @@ static bool reserve_id(loader *l, uint32_t id)
 }
 
 /* Puts id into a table that is at most half full. Its bytes are in place. */
-static bool table_add(loader *l, uint32_t **slots, uint32_t *cap, uint32_t *n, uint32_t *mask, uint32_t id, bool added)
+static bool table_add(loader *l, ds_tok_table *table, uint32_t id, uint64_t seed)
 {
-    ds_tokenizer *t = l->t;
-    uint32_t i;
+    size_t i;
 
-    if (*n + 1 > *cap / 2) {
-        uint32_t new_cap = *cap ? *cap * 2 : 1024, *p = calloc(new_cap, sizeof *p);
-        if (!p)
+    if (table->n + 1 > table->cap / 2) {
+        ds_tok_table bigger = { .n = table->n, .cap = table->cap ? table->cap * 2 : 1024 };
+        bigger.slot = calloc(bigger.cap, sizeof *bigger.slot);
+        if (!bigger.slot)
             return nomem(l);
-        for (uint32_t k = 0; k < *cap; k++) {
-            uint32_t v = (*slots)[k];
-            if (!v)
+        for (uint32_t k = 0; k < table->cap; k++) {
+            if (!table->slot[k])
                 continue;
-            ds_tok_entry e = t->entry[v - 1];
-            i = (uint32_t)ds_tok_hash(t->bytes + e.off, e.len, t->seed ^ (!added && e.literal)) & (new_cap - 1);
-            while (p[i])
-                i = (i + 1) & (new_cap - 1);
-            p[i] = v;
+            for (i = ds_tok_table_at(&bigger, table->slot[k]); bigger.slot[i]; i = (i + 1) & (bigger.cap - 1))
+                ;
+            bigger.slot[i] = table->slot[k];
         }
-        free(*slots);
-        *slots = p;
-        *cap = new_cap;
-        *mask = new_cap - 1;
+        free(table->slot);
+        *table = bigger;
     }
-    i = (uint32_t)ds_tok_hash(ds_tok_bytes(t, id), t->entry[id].len, t->seed ^ (!added && t->entry[id].literal)) & *mask;
-    while ((*slots)[i])
-        i = (i + 1) & *mask;
-    (*slots)[i] = id + 1;
-    ++*n;
+    uint64_t h = ds_tok_hash(ds_tok_bytes(l->t, id), l->t->entry[id].len, seed);
+    for (i = ds_tok_table_at(table, h); table->slot[i]; i = (i + 1) & (table->cap - 1))
+        ;
+    table->slot[i] = (h & ~(uint64_t)DS_TOK_SLOT_ID) | (id + 1);
+    table->n++;
     return true;
 }
 
@@ -158,7 +151,7 @@ static bool read_vocab(loader *l)
             return false;
         uint8_t *p = t->bytes + l->n_bytes;
         size_t n = unmap(l, key, p, &literal);
-        if (l->n_vocab && ds_tok_find(t, p, n, literal) != DS_TOKEN_NONE)
+        if (ds_tok_find(t, p, n, literal) != DS_TOKEN_NONE)
             return refuse(l, "the vocabulary has \"%s\" twice", show(buf, key));
         if (!ds_pull_u32(&l->j, DS_TOK_MAX_IDS - 1, &id) || !reserve_id(l, id))
             return false;
@@ -172,7 +165,9 @@ static bool read_vocab(loader *l)
         t->entry[id].in_vocab = 1;
         t->entry[id].literal = literal;
         l->n_bytes += n;
-        if (!table_add(l, &t->vocab_slot, &l->cap_vocab, &l->n_vocab, &t->vocab_mask, id, false))
+        if (n == 1 && !literal)
+            t->byte_id[*p] = id;
+        if (!table_add(l, &t->vocab, id, t->seed ^ literal))
             return false;
     }
     return l->j.rc == DS_OK;
@@ -234,7 +229,7 @@ static bool add_token(loader *l, uint32_t id, ds_span s)
     t->entry[id].present = 1;
     t->entry[id].added = 1;
     t->entry[id].dropped = is_dropped(s);
-    return table_add(l, &t->added_slot, &l->cap_added, &l->n_added, &t->added_mask, id, true);
+    return table_add(l, &t->added, id, t->seed);
 }
 
 static bool read_added(loader *l)
@@ -355,7 +350,11 @@ static bool add_merge(loader *l, ds_span half[2])
         if (half[k].n == 0)
             return refuse(l, "merge %u has an empty half", t->n_merges);
         n[k] = unmap(l, half[k], raw + n[0], &literal);
-        id[k] = literal ? DS_TOKEN_NONE : ds_tok_find(t, raw + (k ? n[0] : 0), n[k], false);
+        const uint8_t *p = raw + (k ? n[0] : 0);
+        if (literal)
+            id[k] = DS_TOKEN_NONE;
+        else
+            id[k] = n[k] == 1 ? t->byte_id[*p] : ds_tok_find(t, p, n[k], false);
         if (id[k] == DS_TOKEN_NONE)
             return refuse(l, "merge %u: \"%s\" is not in the vocabulary", t->n_merges, show(buf, half[k]));
     }
@@ -802,8 +801,6 @@ static ds_rc finish(loader *l)
             t->max_bytes = t->entry[id].len;
     }
     for (uint32_t b = 0; b < 256; b++) {
-        uint8_t byte = (uint8_t)b;
-        t->byte_id[b] = ds_tok_find(t, &byte, 1, false);
         if (t->byte_id[b] == DS_TOKEN_NONE)
             return ds_fail(l->err, DS_E_FORMAT, "no token for byte 0x%02x", b);
     }
@@ -843,6 +840,7 @@ ds_rc ds_tokenizer_parse(ds_tokenizer **out, const char *json, size_t n, ds_err 
     l->err = err;
     l->released = true;
     l->cap_merges = 1024;
+    memset(t->byte_id, 0xff, sizeof t->byte_id);
     ds_tok_alphabet(l->of_byte, l->of_char);
     if (n > DS_TOKENIZER_FILE_MAX) {
         rc = ds_fail(err, DS_E_FORMAT, "%zu bytes; the limit is %u", n, DS_TOKENIZER_FILE_MAX);

@@ -80,6 +80,18 @@ typedef struct {
     uint32_t dropped : 1; /* DS_TOKEN_DROPPED */
 } ds_tok_entry;
 
+/* Hash table of tokens by their bytes, at most half full. A slot is the upper bits of the hash with id + 1 in the lower ones; 0 = empty. */
+typedef struct {
+    uint64_t *slot;
+    uint32_t n, cap; /* cap: 0 or a power of two */
+} ds_tok_table;
+#define DS_TOK_SLOT_ID ((1u << (DS_TOK_ID_BITS + 1)) - 1)
+
+static inline size_t ds_tok_table_at(const ds_tok_table *table, uint64_t hash)
+{
+    return (size_t)(hash >> (64 - DS_TOK_ID_BITS - 2)) & (table->cap - 1);
+}
+
 struct ds_tokenizer {
     /* [const] after loading */
     uint8_t *bytes;      /* of all tokens */
@@ -92,9 +104,7 @@ struct ds_tokenizer {
     uint32_t pair_shift;   /* 64 - log2(slots) */
     uint32_t *merge_id;    /* [n_merges] result */
     uint32_t n_merges;
-    uint32_t *vocab_slot; /* hash table of the vocabulary: id + 1; 0 = empty */
-    uint32_t *added_slot; /* hash table of the added tokens */
-    uint32_t vocab_mask, added_mask;
+    ds_tok_table vocab, added;
     uint64_t seed;            /* of both, drawn at load */
     bool ordered;             /* every merge stands behind those that make its halves */
     bool ignore_merges;       /* a piece that is a token is that token */
@@ -125,7 +135,14 @@ static inline uint64_t ds_tok_hash(const uint8_t *p, size_t n, uint64_t seed)
         h = ds_tok_mix(h ^ w, 0x9e3779b97f4a7c15u ^ seed);
     }
     w = 0;
-    memcpy(&w, p, n);
+    if (n >= 4) { /* the two halves overlap: with n in the hash, no two texts give the same words */
+        uint32_t a, b;
+        memcpy(&a, p, 4);
+        memcpy(&b, p + n - 4, 4);
+        w = (uint64_t)a << 32 | b;
+    } else if (n) {
+        w = (uint64_t)p[0] << 16 | (uint64_t)p[n / 2] << 8 | p[n - 1];
+    }
     return ds_tok_mix(h ^ w, 0xd6e8feb86659fd93u ^ seed);
 }
 
