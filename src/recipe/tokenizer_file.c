@@ -15,9 +15,9 @@ typedef struct {
     ds_tokenizer *t;
     ds_err *err;
     uint16_t of_byte[256], of_char[0x144];
-    size_t n_bytes, cap_bytes;   /* of t->bytes */
-    uint32_t cap_ids;            /* of t->entry; entries above t->n are zero */
-    const char *merges_at; /* merges that stand before the vocabulary */
+    size_t n_bytes, cap_bytes; /* of t->bytes */
+    uint32_t cap_ids;          /* of t->entry; entries above t->n are zero */
+    const char *merges_at;     /* merges that stand before the vocabulary */
     bool have_vocab, have_merges, have_byte_level, have_model, have_splits;
     uint32_t cap_merges;
     ds_tok_regex *regex;
@@ -860,14 +860,14 @@ ds_rc ds_tokenizer_parse(ds_tokenizer **out, const char *json, size_t n, ds_err 
     for (size_t i = 0; i < 65536; i++)
         t->byte_rank[i] = DS_TOK_NO_RANK;
     rc = ds_tok_regex_create(&l->regex, err);
-    if (rc == DS_OK)
-        rc = ds_uc_table_fill(&t->uc, err);
     if (rc != DS_OK)
         goto done;
     if (!ds_pull_init(&l->j, json, n, err) || !read_top(l))
         rc = l->j.rc;
     else
         rc = finish(l);
+    if (rc == DS_OK)
+        rc = ds_uc_table_fill(&t->uc, err);
 done:
     ds_pull_fini(&l->j);
     ds_tok_regex_destroy(l->regex);
