@@ -204,6 +204,21 @@ ds_rc ds_request_check_length(const ds_request *r, size_t prompt_tokens, uint32_
     return DS_OK;
 }
 
+static void put_items(ds_buf *b, const ds_json *list, const ds_resolved *known)
+{
+    for (const ds_json *v = list->child; v; v = v->next) {
+        const ds_json *item = v;
+
+        if (known && known->reference == v) {
+            item = known->item;
+            known = known->next;
+        }
+        if (b->len)
+            ds_buf_putc(b, ',');
+        ds_json_write(b, item, DS_JSON_COMPACT);
+    }
+}
+
 ds_rc ds_request_items(ds_request *r, ds_str *items, ds_err *err)
 {
     ds_buf b = { 0 };
@@ -212,21 +227,14 @@ ds_rc ds_request_items(ds_request *r, ds_str *items, ds_err *err)
     if (r->info.proto != DS_PROTO_RESPONSES)
         return DS_OK;
     if (!r->items.p) {
-        for (const ds_json *v = r->stored_items ? r->stored_items->child : NULL; v; v = v->next) {
-            if (b.len)
-                ds_buf_putc(&b, ',');
-            ds_json_write(&b, v, DS_JSON_COMPACT);
-        }
+        if (r->stored_items)
+            put_items(&b, r->stored_items, NULL);
         if (ds_json_is(r->input, DS_JSON_STRING)) {
             ds_buf_puts(&b, b.len ? ",{\"type\":\"message\",\"role\":\"user\",\"content\":" : "{\"type\":\"message\",\"role\":\"user\",\"content\":");
             ds_json_write(&b, r->input, DS_JSON_COMPACT);
             ds_buf_putc(&b, '}');
-        } else if (ds_json_is(r->input, DS_JSON_ARRAY)) {
-            for (const ds_json *v = r->input->child; v; v = v->next) {
-                if (b.len)
-                    ds_buf_putc(&b, ',');
-                ds_json_write(&b, v, DS_JSON_COMPACT);
-            }
+        } else if (r->input) {
+            put_items(&b, r->input, r->resolved);
         }
         if (!b.oom)
             r->items = ds_region_str(&r->mem, b.p, b.len);

@@ -18,6 +18,12 @@ struct ds_doc {
     ds_json_doc *doc;
 };
 
+typedef struct ds_resolved ds_resolved; /* an item_reference and the stored item that it names */
+struct ds_resolved {
+    ds_resolved *next;
+    const ds_json *reference, *item;
+};
+
 struct ds_request {
     ds_region mem;
     ds_request_info_data info;
@@ -30,6 +36,7 @@ struct ds_request {
     ds_effort effort;
     /* Responses: what a store record holds */
     const ds_json *stored_items, *input;
+    ds_resolved *resolved, *last_resolved; /* in the order of the input */
     ds_str items;
     /* completions */
     struct ds_prompt *prompts;

@@ -368,7 +368,7 @@ static void message(items *s, const ds_json **f, const ds_path *at)
 static void one_item(items *s, const ds_json *e, const ds_path *at, bool may_refer);
 
 /* msg_{response}_{i}: the store is asked for the response, which holds the item. */
-static void reference(items *s, const ds_json **f, const ds_path *at)
+static void reference(items *s, const ds_json *item, const ds_json **f, const ds_path *at)
 {
     ds_rp *p = s->p;
     const ds_response_store *store = p->io ? p->io->store : NULL;
@@ -403,10 +403,19 @@ static void reference(items *s, const ds_json **f, const ds_path *at)
                 found = e;
         }
     }
-    if (found)
+    if (found) {
+        ds_resolved *r = ds_region_alloc(p->mem, sizeof *r);
+
+        if (!r)
+            return;
+        r->reference = item;
+        r->item = found;
+        *(p->r->last_resolved ? &p->r->last_resolved->next : &p->r->resolved) = r;
+        p->r->last_resolved = r;
         one_item(s, found, at, false);
-    else
+    } else {
         ds_rp_refuse_status(p, DS_STAGE_MESSAGES, 404, NULL, "item_not_found", at, "id", "no stored item '%s'", ds_rp_word(word, sizeof word, id));
+    }
 }
 
 static void one_item(items *s, const ds_json *e, const ds_path *at, bool may_refer)
@@ -441,7 +450,7 @@ static void one_item(items *s, const ds_json *e, const ds_path *at, bool may_ref
     } else if (ds_str_is(type, "function_call_output") || ds_str_is(type, "custom_tool_call_output") || ds_str_is(type, "local_shell_call_output")) {
         add_output(s, e, f, at);
     } else if (ds_str_is(type, "item_reference") && may_refer) {
-        reference(s, f, at);
+        reference(s, e, f, at);
     }
     /* items of hosted tools say nothing to the model */
 }
