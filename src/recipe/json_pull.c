@@ -179,10 +179,12 @@ static int compare_keys(const void *a, const void *b, void *arg)
 static bool check_keys(ds_pull *j)
 {
     uint32_t mark = j->open[j->depth].keys_mark, n = j->n_keys - mark;
-    struct ds_pull_key *k = j->keys + mark;
+    struct ds_pull_key *k;
 
-    if (n > 1)
-        qsort_r(k, n, sizeof *k, compare_keys, j);
+    if (n < 2)
+        goto done;
+    k = j->keys + mark;
+    qsort_r(k, n, sizeof *k, compare_keys, j);
     for (uint32_t i = 1; i < n; i++) {
         if (compare_keys(&k[i - 1], &k[i], j) == 0) {
             char quoted[256];
@@ -190,6 +192,7 @@ static bool check_keys(ds_pull *j)
                                 ds_quote(quoted, sizeof quoted, key_at(j, &k[i]), k[i].n));
         }
     }
+done:
     j->n_keys = mark;
     j->key_text.len = j->open[j->depth].text_mark;
     return true;

@@ -73,12 +73,12 @@ static bool reserve_id(loader *l, uint32_t id)
 }
 
 /* Puts id into a table that is at most half full. Its bytes are in place. */
-static bool table_add(loader *l, ds_tok_table *table, uint32_t id, uint64_t seed)
+static bool table_add(loader *l, ds_tok_table *table, uint32_t id, uint64_t seed, uint32_t first_cap)
 {
     size_t i;
 
     if (table->n + 1 > table->cap / 2) {
-        ds_tok_table bigger = { .n = table->n, .cap = table->cap ? table->cap * 2 : 1024 };
+        ds_tok_table bigger = { .n = table->n, .cap = table->cap ? table->cap * 2 : first_cap };
         bigger.slot = calloc(bigger.cap, sizeof *bigger.slot);
         if (!bigger.slot)
             return nomem(l);
@@ -135,12 +135,15 @@ static bool read_vocab(loader *l)
     ds_tokenizer *t = l->t;
     char buf[256];
     ds_span key;
-    uint32_t id;
+    uint32_t id, first_cap = 1024;
     bool literal;
 
     if (l->have_vocab)
         return refuse(l, "a second vocabulary");
     l->have_vocab = true;
+    /* room for as many tokens as such a file has: about fifty bytes for each and its merge */
+    while (first_cap < (size_t)(l->j.end - l->j.start) / 25)
+        first_cap *= 2;
     /* duplicate keys are found by the token table, which costs nothing extra */
     if (!ds_pull_object(&l->j, true))
         return false;
@@ -167,7 +170,7 @@ static bool read_vocab(loader *l)
         l->n_bytes += n;
         if (n == 1 && !literal)
             t->byte_id[*p] = id;
-        if (!table_add(l, &t->vocab, id, t->seed ^ literal))
+        if (!table_add(l, &t->vocab, id, t->seed ^ literal, first_cap))
             return false;
     }
     return l->j.rc == DS_OK;
@@ -229,7 +232,7 @@ static bool add_token(loader *l, uint32_t id, ds_span s)
     t->entry[id].present = 1;
     t->entry[id].added = 1;
     t->entry[id].dropped = is_dropped(s);
-    return table_add(l, &t->added, id, t->seed);
+    return table_add(l, &t->added, id, t->seed, 1024);
 }
 
 static bool read_added(loader *l)
@@ -270,45 +273,110 @@ static bool read_added(loader *l)
 
 /* ---- merges ---- */
 
-/* The next merge's halves, in the byte alphabet, into buf one after another. */
-static bool read_merge(loader *l, ds_buf *buf, ds_span half[2])
-{
-    ds_span s;
-    const char *gap;
-    size_t n;
+/* Merges are read in blocks: looking up halves is a chain of cache misses, and those of a block overlap. */
+enum { BLOCK = 32 };
 
-    ds_buf_clear(buf);
+typedef struct {
+    const char *at;      /* in the file, for messages */
+    size_t text, len[2]; /* halves in the byte alphabet, one after another in block.text */
+    size_t raw, n[2];    /* the same as bytes, in block.raw */
+    bool literal[2];
+    uint64_t hash[2];
+    uint32_t id[3]; /* halves, result */
+} merge;
+
+typedef struct {
+    merge m[BLOCK];
+    uint32_t n;
+    ds_buf text, raw;
+} block;
+
+/* Reads the next merge's halves to the end of b->text. */
+static bool read_halves(loader *l, block *b, merge *m)
+{
+    uint32_t number = l->t->n_merges + b->n;
+    const char *gap;
+    ds_span s;
+
+    m->text = b->text.len;
     if (ds_pull_peek(&l->j) == '[') {
         if (!ds_pull_array(&l->j))
             return false;
         for (int i = 0; i < 2; i++) {
             if (!ds_pull_item(&l->j))
-                return l->j.rc != DS_OK ? false : refuse(l, "merge %u has %d halves", l->t->n_merges, i);
+                return l->j.rc != DS_OK ? false : refuse(l, "merge %u has %d halves", number, i);
             if (!ds_pull_string(&l->j, &s))
                 return false;
-            half[i].n = s.n;
-            if (!ds_buf_put(buf, s.p, s.n))
+            m->len[i] = s.n;
+            if (!ds_buf_put(&b->text, s.p, s.n))
                 return nomem(l);
         }
         if (ds_pull_item(&l->j))
-            return refuse(l, "merge %u has more than two halves", l->t->n_merges);
+            return refuse(l, "merge %u has more than two halves", number);
         if (l->j.rc != DS_OK)
             return false;
     } else {
         if (!ds_pull_string(&l->j, &s))
             return false;
         gap = memchr(s.p, ' ', s.n);
-        n = gap ? (size_t)(gap - s.p) : 0;
-        if (!gap || memchr(gap + 1, ' ', s.n - n - 1))
-            return refuse(l, "merge %u is not two tokens with one space between them", l->t->n_merges);
-        half[0].n = n;
-        half[1].n = s.n - n - 1;
-        if (!ds_buf_put(buf, s.p, n) || !ds_buf_put(buf, gap + 1, half[1].n))
+        m->len[0] = gap ? (size_t)(gap - s.p) : 0;
+        m->len[1] = s.n - m->len[0] - 1;
+        if (!gap || memchr(gap + 1, ' ', m->len[1]))
+            return refuse(l, "merge %u is not two tokens with one space between them", number);
+        if (!ds_buf_put(&b->text, s.p, m->len[0]) || !ds_buf_put(&b->text, gap + 1, m->len[1]))
             return nomem(l);
     }
-    half[0].p = ds_buf_str(buf);
-    half[1].p = ds_buf_str(buf) + half[0].n;
+    m->at = l->j.p;
+    for (int i = 0; i < 2; i++) {
+        if (m->len[i] == 0)
+            return refuse(l, "merge %u has an empty half", number);
+    }
     return true;
+}
+
+/* Reads a merge into the block and asks memory for the slots of its halves. */
+static bool read_merge(loader *l, block *b)
+{
+    const ds_tokenizer *t = l->t;
+    merge *m = &b->m[b->n];
+
+    if (!read_halves(l, b, m))
+        return false;
+    m->raw = b->raw.len;
+    if (!ds_buf_reserve(&b->raw, m->len[0] + m->len[1]))
+        return nomem(l);
+    for (int k = 0; k < 2; k++) {
+        uint8_t *p = (uint8_t *)b->raw.p + b->raw.len;
+        m->n[k] = unmap(l, (ds_span){ b->text.p + m->text + (k ? m->len[0] : 0), m->len[k] }, p, &m->literal[k]);
+        b->raw.len += m->n[k];
+        m->hash[k] = ds_tok_hash(p, m->n[k], t->seed);
+        if (m->n[k] > 1 && t->vocab.n)
+            __builtin_prefetch(&t->vocab.slot[ds_tok_table_at(&t->vocab, m->hash[k])]);
+    }
+    b->n++;
+    return true;
+}
+
+static ds_span half_of(const block *b, const merge *m, int k)
+{
+    return (ds_span){ b->text.p + m->text + (k ? m->len[0] : 0), m->len[k] };
+}
+
+/* Asks for what the look-ups of the block will touch behind their slots: first the entries, then the bytes. */
+static void prefetch_halves(const ds_tokenizer *t, const block *b, bool bytes)
+{
+    for (uint32_t i = 0; i < b->n && t->vocab.n; i++) {
+        for (int k = 0; k < 2; k++) {
+            uint64_t slot = t->vocab.slot[ds_tok_table_at(&t->vocab, b->m[i].hash[k])];
+            uint32_t id = (uint32_t)(slot & DS_TOK_SLOT_ID);
+            if (id == 0 || b->m[i].n[k] == 1)
+                continue;
+            if (bytes)
+                __builtin_prefetch(ds_tok_bytes(t, id - 1));
+            else
+                __builtin_prefetch(&t->entry[id - 1]);
+        }
+    }
 }
 
 static bool grow_pairs(loader *l)
@@ -334,38 +402,39 @@ static bool grow_pairs(loader *l)
     return true;
 }
 
-static bool add_merge(loader *l, ds_span half[2])
+/* Finds the ids of merge `number`. */
+static bool resolve_merge(loader *l, const block *b, merge *m, uint32_t number, uint32_t guess)
+{
+    const ds_tokenizer *t = l->t;
+    const uint8_t *raw = (const uint8_t *)b->raw.p + m->raw;
+    size_t n = m->n[0] + m->n[1];
+    char buf[256];
+
+    for (int k = 0; k < 2; k++) {
+        const uint8_t *p = raw + (k ? m->n[0] : 0);
+        if (m->literal[k])
+            m->id[k] = DS_TOKEN_NONE;
+        else
+            m->id[k] = m->n[k] == 1 ? t->byte_id[*p] : ds_tok_find(t, p, m->n[k], false);
+        if (m->id[k] == DS_TOKEN_NONE)
+            return refuse(l, "merge %u: \"%s\" is not in the vocabulary", number, show(buf, half_of(b, m, k)));
+    }
+    m->id[2] = guess;
+    if (guess >= t->n || !t->entry[guess].in_vocab || t->entry[guess].literal || t->entry[guess].len != n ||
+        memcmp(ds_tok_bytes(t, guess), raw, n) != 0)
+        m->id[2] = ds_tok_find(t, raw, n, false);
+    if (m->id[2] == DS_TOKEN_NONE)
+        return refuse(l, "merge %u: its result \"%s\" is not in the vocabulary", number,
+                      show(buf, (ds_span){ b->text.p + m->text, m->len[0] + m->len[1] }));
+    return true;
+}
+
+static bool add_merge(loader *l, const block *b, const merge *m)
 {
     ds_tokenizer *t = l->t;
-    uint8_t raw[8192];
-    char buf[256];
-    uint32_t id[3];
-    size_t n[2] = { 0, 0 }, mask, i;
-    uint64_t key;
+    uint64_t key = (uint64_t)m->id[0] << DS_TOK_ID_BITS | m->id[1];
+    size_t mask, i;
 
-    if (half[0].n + half[1].n > sizeof raw)
-        return refuse(l, "merge %u has %zu bytes; the limit is %zu", t->n_merges, half[0].n + half[1].n, sizeof raw);
-    for (int k = 0; k < 2; k++) {
-        bool literal;
-        if (half[k].n == 0)
-            return refuse(l, "merge %u has an empty half", t->n_merges);
-        n[k] = unmap(l, half[k], raw + n[0], &literal);
-        const uint8_t *p = raw + (k ? n[0] : 0);
-        if (literal)
-            id[k] = DS_TOKEN_NONE;
-        else
-            id[k] = n[k] == 1 ? t->byte_id[*p] : ds_tok_find(t, p, n[k], false);
-        if (id[k] == DS_TOKEN_NONE)
-            return refuse(l, "merge %u: \"%s\" is not in the vocabulary", t->n_merges, show(buf, half[k]));
-    }
-    /* Trainers number results in the order of the merges: try the id after the last one first. */
-    id[2] = t->n_merges ? t->merge_id[t->n_merges - 1] + 1 : 0;
-    if (id[2] >= t->n || !t->entry[id[2]].in_vocab || t->entry[id[2]].literal || t->entry[id[2]].len != n[0] + n[1] ||
-        memcmp(ds_tok_bytes(t, id[2]), raw, n[0] + n[1]) != 0)
-        id[2] = ds_tok_find(t, raw, n[0] + n[1], false);
-    if (id[2] == DS_TOKEN_NONE)
-        return refuse(l, "merge %u: its result \"%s\" is not in the vocabulary", t->n_merges,
-                      show(buf, (ds_span){ half[0].p, half[0].n + half[1].n }));
     if (t->n_merges == DS_TOK_MAX_MERGES)
         return refuse(l, "more than %u merges", DS_TOK_MAX_MERGES);
     if (t->n_merges == l->cap_merges) {
@@ -377,32 +446,69 @@ static bool add_merge(loader *l, ds_span half[2])
     }
     if (t->n_merges >= (size_t)1 << (63 - t->pair_shift) && !grow_pairs(l))
         return false;
-    key = (uint64_t)id[0] << DS_TOK_ID_BITS | id[1];
     mask = ((size_t)1 << (64 - t->pair_shift)) - 1;
     for (i = ds_tok_pair_slot(t, key); t->pair[i] != UINT64_MAX; i = (i + 1) & mask) {
         if (t->pair[i] >> 24 == key)
             return refuse(l, "merge %u is the same as merge %u", t->n_merges, (uint32_t)(t->pair[i] & 0xffffff));
     }
     t->pair[i] = key << 24 | t->n_merges;
-    if (n[0] == 1 && n[1] == 1)
+    if (m->n[0] == 1 && m->n[1] == 1) {
+        const uint8_t *raw = (const uint8_t *)b->raw.p + m->raw;
         t->byte_rank[(size_t)raw[0] << 8 | raw[1]] = (int32_t)t->n_merges;
-    t->merge_id[t->n_merges++] = id[2];
+    }
+    t->merge_id[t->n_merges++] = m->id[2];
     return true;
+}
+
+/* Puts the merges of a block into the tables. */
+static bool finish_block(loader *l, block *b)
+{
+    ds_tokenizer *t = l->t;
+    /* trainers number results in the order of the merges */
+    uint32_t guess = t->n_merges ? t->merge_id[t->n_merges - 1] + 1 : 0;
+    const char *back = l->j.p;
+    bool ok = true;
+
+    prefetch_halves(t, b, false);
+    prefetch_halves(t, b, true);
+    for (uint32_t i = 0; i < b->n && ok; i++) {
+        l->j.p = b->m[i].at;
+        ok = resolve_merge(l, b, &b->m[i], t->n_merges + i, guess);
+        guess = b->m[i].id[2] + 1;
+        __builtin_prefetch(&t->pair[ds_tok_pair_slot(t, (uint64_t)b->m[i].id[0] << DS_TOK_ID_BITS | b->m[i].id[1])], 1);
+    }
+    for (uint32_t i = 0; i < b->n && ok; i++) {
+        l->j.p = b->m[i].at;
+        ok = add_merge(l, b, &b->m[i]);
+    }
+    if (ok)
+        l->j.p = back;
+    b->n = 0;
+    ds_buf_clear(&b->text);
+    ds_buf_clear(&b->raw);
+    return ok;
 }
 
 static bool read_merges(loader *l)
 {
-    ds_buf buf = { 0 };
-    ds_span half[2];
+    block *b = calloc(1, sizeof *b);
+    bool ok = true;
 
     l->have_merges = true;
-    if (!ds_pull_array(&l->j))
-        return false;
-    while (ds_pull_item(&l->j)) {
-        if (!read_merge(l, &buf, half) || !add_merge(l, half))
-            break;
+    if (!b)
+        return nomem(l);
+    if (ds_pull_array(&l->j)) {
+        while (ok && ds_pull_item(&l->j)) {
+            ok = read_merge(l, b);
+            if (ok && b->n == BLOCK)
+                ok = finish_block(l, b);
+        }
+        if (ok && l->j.rc == DS_OK)
+            finish_block(l, b);
     }
-    ds_buf_free(&buf);
+    ds_buf_free(&b->text);
+    ds_buf_free(&b->raw);
+    free(b);
     return l->j.rc == DS_OK;
 }
 
