@@ -56,7 +56,7 @@ typedef struct {
     uint64_t prompt_tokens, cached_tokens; /* cached <= prompt */
     uint64_t output_tokens;      /* of all choices */
     uint64_t reasoning_tokens;
-    bool reasoning_known;        /* false when text came without token counts */
+    bool reasoning_known;        /* false when text came without token counts, or nothing came */
 } ds_stream_usage;
 
 typedef enum { DS_END_STOP, DS_END_LENGTH, DS_END_CONTENT_FILTER, DS_END_NONE } ds_stream_end; /* why the model ended; NONE: it just did */

@@ -18,7 +18,7 @@
 typedef struct {
     int protocol, encoding, finish;
     const char *request, *tokenizer;
-    bool stream, sse, ids;
+    bool stream, sse, ids, jsonl;
     int64_t split, prompt_tokens, cached_tokens;
     ds_opt_list set;
 } options;
@@ -41,6 +41,8 @@ static const ds_opt table[] = {
       .help = "length of the prompt, for usage" },
     { .name = "cached-tokens", .type = DS_OPT_INT, .offset = offsetof(options, cached_tokens), .def = "0", .arg = "TOKENS", .min = 0, .max = 1e9,
       .help = "how many of them came from a cache" },
+    { .name = "jsonl", .type = DS_OPT_FLAG, .offset = offsetof(options, jsonl),
+      .help = "many answers: standard input has lines {\"request\":{},\"text\":\"\" or \"ids\":[],\"split\":N,\"finish\":\"\"}; each gives one line" },
     { .name = "set", .type = DS_OPT_LIST, .offset = offsetof(options, set), .arg = "NAME=VALUE", .help = "a switch of the recipe; `--set help` lists them" },
     { 0 },
 };
@@ -104,7 +106,8 @@ static ds_rc write_all(const ds_buf *out, ds_err *err)
 }
 
 typedef struct {
-    bool sse;
+    bool sse, list; /* list: events are elements of one array */
+    size_t n;       /* events so far */
     ds_buf out;
 } writer;
 
@@ -120,10 +123,15 @@ static void on_event(void *ctx, const char *event, const char *data, size_t n)
         }
         return;
     }
+    if (w->list && w->n++)
+        ds_buf_putc(&w->out, ',');
     if (event)
         ds_buf_printf(&w->out, "{\"event\":\"%s\",\"data\":", event);
     ds_buf_put(&w->out, data, n);
-    ds_buf_puts(&w->out, event ? "}\n" : "\n");
+    if (event)
+        ds_buf_putc(&w->out, '}');
+    if (!w->list)
+        ds_buf_putc(&w->out, '\n');
 }
 
 /* Every choice gets the same output. */
@@ -140,32 +148,27 @@ static ds_rc feed_text(ds_stream *s, const ds_buf *in, size_t split, ds_err *err
     return rc;
 }
 
-static ds_rc feed_ids(ds_stream *s, const ds_tokenizer *t, const ds_buf *in, ds_err *err)
+static ds_rc feed_ids(ds_stream *s, const ds_tokenizer *t, const ds_json *ids, ds_err *err)
 {
-    ds_json_doc *doc;
     size_t i = 0;
-    ds_rc rc = ds_json_parse(&doc, ds_buf_str(in), in->len, NULL, err);
+    ds_rc rc = DS_OK;
 
-    if (rc != DS_OK)
-        return ds_err_prefix(err, rc, "standard input: ");
-    if (!ds_json_is(ds_json_root(doc), DS_JSON_ARRAY))
-        rc = ds_fail(err, DS_E_ARG, "standard input: a JSON array of ids is needed, not %s", ds_json_type_name(ds_json_root(doc)));
-    for (const ds_json *v = rc == DS_OK ? ds_json_root(doc)->child : NULL; v && rc == DS_OK; v = v->next, i++) {
+    if (!ds_json_is(ids, DS_JSON_ARRAY))
+        return ds_fail(err, DS_E_ARG, "standard input: a JSON array of ids is needed, not %s", ds_json_type_name(ids));
+    for (const ds_json *v = ids->child; v && rc == DS_OK; v = v->next, i++) {
         uint64_t id;
-        if (!ds_json_u64(v, &id)) {
-            rc = ds_fail(err, DS_E_ARG, "standard input: element %zu of the array is no token id", i);
-            break;
-        }
+        if (!ds_json_u64(v, &id))
+            return ds_fail(err, DS_E_ARG, "standard input: element %zu of the array is no token id", i);
         if (id >= ds_tokenizer_size(t))
             id = DS_TOKEN_NONE;
         for (uint32_t k = 0; k < ds_stream_choices(s) && rc == DS_OK; k++)
             rc = ds_stream_token(s, k, (uint32_t)id, NULL, err);
     }
-    ds_json_free(doc);
     return rc;
 }
 
-static ds_rc answer(const options *o, ds_request *r, const ds_tokenizer *t, const ds_buf *in, writer *w, ds_err *err)
+/* One answer: the model's output is either text or ids. */
+static ds_rc answer(const options *o, ds_request *r, const ds_tokenizer *t, const ds_buf *text, const ds_json *ids, writer *w, ds_err *err)
 {
     bool events = o->stream || o->sse;
     ds_stream_opts so = { .id = "id-0", .tokenizer = t, .sink = events ? on_event : NULL, .ctx = w };
@@ -178,15 +181,13 @@ static ds_rc answer(const options *o, ds_request *r, const ds_tokenizer *t, cons
         return rc;
     rc = ds_stream_ready(s, (uint64_t)o->prompt_tokens, (uint64_t)o->cached_tokens, NULL, err);
     if (rc == DS_OK)
-        rc = o->ids ? feed_ids(s, t, in, err) : feed_text(s, in, (size_t)o->split, err);
+        rc = ids ? feed_ids(s, t, ids, err) : feed_text(s, text, (size_t)o->split, err);
     for (uint32_t k = 0; k < ds_stream_choices(s) && rc == DS_OK; k++)
         rc = ds_stream_finish(s, k, (ds_stream_end)o->finish, err);
     if (rc == DS_OK && !events) {
         rc = ds_stream_body(s, &json, &n, err);
-        if (rc == DS_OK) {
+        if (rc == DS_OK)
             ds_buf_put(&w->out, json, n);
-            ds_buf_putc(&w->out, '\n');
-        }
     }
     if (rc == DS_OK && o->sse)
         ds_buf_puts(&w->out, ds_sse_end((ds_proto)o->protocol));
@@ -194,41 +195,118 @@ static ds_rc answer(const options *o, ds_request *r, const ds_tokenizer *t, cons
     return rc == DS_OK && w->out.oom ? ds_fail(err, DS_E_NOMEM, "out of memory") : rc;
 }
 
-static ds_rc run(const options *o, const ds_recipe_opts *ro, writer *w, bool *refused, ds_err *err)
+/* Parses the request and answers it, or writes the refusal. Ends the line. */
+static ds_rc one(const options *o, const ds_recipe_opts *ro, const ds_tokenizer *t, const char *body, size_t n, const ds_buf *text, const ds_json *ids, writer *w,
+                 bool *refused, ds_err *err)
 {
-    ds_buf body = { 0 }, in = { 0 };
-    ds_tokenizer *t = NULL;
-    ds_request *r = NULL;
-    ds_api_error refusal;
     const ds_request_parse_args args = { .proto = (ds_proto)o->protocol, .opts = ro };
-    ds_rc rc = o->tokenizer ? ds_tokenizer_open(&t, o->tokenizer, err) : DS_OK;
+    ds_api_error refusal;
+    ds_request *r;
+    ds_rc rc = ds_request_parse(&r, &args, body, n, &refusal, err);
 
-    if (rc == DS_OK)
-        rc = read_file(o->request, &body, err);
-    if (rc == DS_OK)
-        rc = read_fd(STDIN_FILENO, "standard input", &in, err);
     if (rc == DS_OK) {
-        rc = ds_request_parse(&r, &args, ds_buf_str(&body), body.len, &refusal, err);
-        *refused = rc == DS_E_FORMAT;
-    }
-    if (rc == DS_OK) {
-        rc = answer(o, r, t, &in, w, err);
-    } else if (*refused) {
+        if (w->list)
+            ds_buf_putc(&w->out, '[');
+        rc = answer(o, r, t, text, ids, w, err);
+        if (w->list)
+            ds_buf_putc(&w->out, ']');
+        if (w->list || !(o->stream || o->sse))
+            ds_buf_putc(&w->out, '\n');
+    } else if (rc == DS_E_FORMAT) {
         size_t need = ds_api_error_body(NULL, 0, &refusal, args.proto, ro->openai_errors, NULL);
+        *refused = true;
         rc = DS_OK;
         if (ds_buf_reserve(&w->out, need + 2)) {
             ds_api_error_body(w->out.p + w->out.len, need + 1, &refusal, args.proto, ro->openai_errors, NULL);
             w->out.len += need;
             ds_buf_putc(&w->out, '\n');
         }
-        if (w->out.oom)
-            rc = ds_fail(err, DS_E_NOMEM, "out of memory");
+    }
+    ds_request_destroy(r);
+    return rc == DS_OK && w->out.oom ? ds_fail(err, DS_E_NOMEM, "out of memory") : rc;
+}
+
+static ds_rc one_line(options o, const ds_recipe_opts *ro, const ds_tokenizer *t, const char *line, size_t n, writer *w, bool *refused, ds_err *err)
+{
+    static const char *const reasons[] = { "stop", "length", "content_filter", "none" };
+    ds_json_doc *doc;
+    ds_buf body = { 0 }, text = { 0 };
+    const ds_json *root, *ids, *v;
+    ds_rc rc = ds_json_parse(&doc, line, n, NULL, err);
+
+    if (rc != DS_OK)
+        return rc;
+    root = ds_json_root(doc);
+    ids = ds_json_get(root, "ids");
+    v = ds_json_get(root, "text");
+    if (!ds_json_is(ds_json_get(root, "request"), DS_JSON_OBJECT) || (ids ? !t : !ds_json_is(v, DS_JSON_STRING))) {
+        rc = ds_fail(err, DS_E_ARG, "standard input: a line needs `request` and `text`, or `ids` and --tokenizer");
+        goto done;
+    }
+    ds_json_write(&body, ds_json_get(root, "request"), DS_JSON_COMPACT);
+    if (!ids)
+        ds_buf_put(&text, v->text, v->text_len);
+    ds_json_i64(ds_json_get(root, "split"), &o.split);
+    for (int i = 0; i < 4; i++)
+        if (ds_json_str_eq(ds_json_get(root, "finish"), reasons[i]))
+            o.finish = i;
+    w->n = 0;
+    rc = body.oom || text.oom ? ds_fail(err, DS_E_NOMEM, "out of memory") : one(&o, ro, t, ds_buf_str(&body), body.len, &text, ids, w, refused, err);
+done:
+    ds_buf_free(&body);
+    ds_buf_free(&text);
+    ds_json_free(doc);
+    return rc;
+}
+
+static ds_rc run_lines(const options *o, const ds_recipe_opts *ro, const ds_tokenizer *t, const ds_buf *in, writer *w, bool *refused, ds_err *err)
+{
+    ds_rc rc = DS_OK;
+    size_t number = 1;
+
+    w->list = o->stream;
+    for (size_t at = 0; at < in->len && rc == DS_OK; number++) {
+        const char *line = in->p + at, *end = memchr(line, '\n', in->len - at);
+        size_t n = end ? (size_t)(end - line) : in->len - at;
+        at += n + 1;
+        rc = one_line(*o, ro, t, line, n, w, refused, err);
+    }
+    if (rc != DS_OK && rc != DS_E_NOMEM)
+        ds_err_prefix(err, rc, "line %zu: ", number - 1);
+    return rc;
+}
+
+static ds_rc run_one(const options *o, const ds_recipe_opts *ro, const ds_tokenizer *t, const ds_buf *in, writer *w, bool *refused, ds_err *err)
+{
+    ds_buf body = { 0 };
+    ds_json_doc *doc = NULL;
+    ds_rc rc = read_file(o->request, &body, err);
+
+    if (rc == DS_OK && o->ids) {
+        rc = ds_json_parse(&doc, ds_buf_str(in), in->len, NULL, err);
+        if (rc != DS_OK)
+            ds_err_prefix(err, rc, "standard input: ");
     }
     if (rc == DS_OK)
-        rc = write_all(&w->out, err);
-    ds_request_destroy(r);
-    ds_tokenizer_destroy(t);
+        rc = one(o, ro, t, ds_buf_str(&body), body.len, in, doc ? ds_json_root(doc) : NULL, w, refused, err);
+    ds_json_free(doc);
     ds_buf_free(&body);
+    return rc;
+}
+
+static ds_rc run(const options *o, const ds_recipe_opts *ro, writer *w, bool *refused, ds_err *err)
+{
+    ds_buf in = { 0 };
+    ds_tokenizer *t = NULL;
+    ds_rc rc = o->tokenizer ? ds_tokenizer_open(&t, o->tokenizer, err) : DS_OK;
+
+    if (rc == DS_OK)
+        rc = read_fd(STDIN_FILENO, "standard input", &in, err);
+    if (rc == DS_OK)
+        rc = o->jsonl ? run_lines(o, ro, t, &in, w, refused, err) : run_one(o, ro, t, &in, w, refused, err);
+    if (rc == DS_OK)
+        rc = write_all(&w->out, err);
+    ds_tokenizer_destroy(t);
     ds_buf_free(&in);
     return rc;
 }
@@ -256,8 +334,10 @@ int ds_cmd_parse(int argc, char **argv)
         if (ds_recipe_opts_set(&ro, o.set.v[i], &err) != DS_OK)
             return ds_cli_wrong("parse", "--set %s", err.msg);
     }
-    if (!o.request)
+    if (!o.request && !o.jsonl)
         return ds_cli_wrong("parse", "--request is needed");
+    if (o.jsonl && (o.request || o.ids || o.sse))
+        return ds_cli_wrong("parse", "--jsonl excludes --request, --ids and --sse");
     if (o.ids && !o.tokenizer)
         return ds_cli_wrong("parse", "--ids needs --tokenizer");
     if (o.stream && o.sse)

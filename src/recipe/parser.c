@@ -399,22 +399,23 @@ size_t parser_scan(ds_parser *p, const marker_set *set, const uint8_t *s, size_t
 {
     const held h = held_now(p);
     size_t base = 0, i = 0, keep;
+    bool elsewhere = false, *lead = p->state == S_REASON || p->state == S_CONTENT ? &p->lead : &elsewhere;
 
     *hit = M_NONE;
-    if (h.n == 0 && !p->lead && n && (nl_max == 0 || s[n - 1] != '\n') && to_special(p, s, n, stops) == n) { /* the usual case */
+    if (h.n == 0 && !*lead && n && (nl_max == 0 || s[n - 1] != '\n') && to_special(p, s, n, stops) == n) { /* the usual case */
         out(p, (const char *)s, n, p->pos);
         return n;
     }
     while (i < n) {
         if (p->cl == 0 && p->k == 0) {
-            if (p->lead) { /* nothing is held then */
+            if (*lead) { /* nothing is held then */
                 while (i < n && s[i] == '\n')
                     i++;
                 base = i;
             }
             size_t j = i + to_special(p, s + i, n - i, stops);
             if (j > i) {
-                p->lead = false;
+                *lead = false;
                 if (nl_max) {
                     size_t r = 0, most = min_size(j - i, nl_max);
                     while (r < most && s[j - 1 - r] == '\n')
@@ -438,7 +439,7 @@ size_t parser_scan(ds_parser *p, const marker_set *set, const uint8_t *s, size_t
             if (p->cl)
                 continue;
             p->nl = 0; /* it was text: now it counts for stop sequences */
-            p->lead = false;
+            *lead = false;
             for (unsigned t = 0; stops && t < cl; t++)
                 if (step_stops(p, (uint8_t)p->cand->s[t])) {
                     *hit = M_STOP;
@@ -448,7 +449,7 @@ size_t parser_scan(ds_parser *p, const marker_set *set, const uint8_t *s, size_t
         }
         if (ch == '<' && begin_marker(p, set))
             continue;
-        p->lead = false;
+        *lead = false;
         p->nl = ch == '\n' ? min_size(p->nl + 1, nl_max) : 0;
         if (stops && step_stops(p, ch)) {
             *hit = M_STOP;
@@ -628,7 +629,6 @@ static size_t in_json(ds_parser *p, const uint8_t *s, size_t n)
     marker m;
     size_t end = follow_json(p, s, n, &closed);
 
-    p->lead = false;
     size_t used = parser_scan(p, &p->sets[S_JSON], s, end, 0, 0, true, &m);
     if (m == M_STOP) {
         stop_matched(p);
@@ -926,7 +926,7 @@ static bool push_plain(ds_parser *p, const uint8_t *s, size_t n)
 {
     bool value = p->state == S_VALUE && p->vkind == V_STRING;
 
-    if (n == 0 || n > 64 || p->nl + p->cl + p->k + p->u8n || p->lead || s[n - 1] == '\n')
+    if (n == 0 || n > 64 || p->nl + p->cl + p->k + p->u8n || (p->lead && !value) || s[n - 1] == '\n')
         return false;
     if (!value && p->state != S_REASON && (p->state != S_CONTENT || p->n_stops))
         return false;

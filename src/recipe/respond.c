@@ -118,10 +118,24 @@ static bool is_custom(const ds_stream *s, const ds_tool *t)
     return t && t->kind == DS_TOOL_CUSTOM && s->info->proto != DS_PROTO_MESSAGES;
 }
 
+/* The declared tool of that name. A namespace may also be written as later encodings do, ns__fn. */
+static const ds_tool *find_tool(const ds_stream *s, const char *name, size_t n)
+{
+    const ds_tool *t = ds_request_tool(s->r, name, n);
+    const char *sep = t ? NULL : memmem(name, n, "__", 2);
+    char other[DS_PARSER_MAX_NAME];
+
+    if (!sep || n > sizeof other)
+        return t;
+    memcpy(other, name, n);
+    memcpy(other + (sep - name), "::", 2);
+    return ds_request_tool(s->r, other, n);
+}
+
 static unsigned tool_flags(void *ctx, const char *name, size_t n)
 {
     const choice *c = ctx;
-    const ds_tool *t = ds_request_tool(c->s->r, name, n);
+    const ds_tool *t = find_tool(c->s, name, n);
 
     return !t ? 0 : DS_PARSE_DECLARED | (is_custom(c->s, t) ? DS_PARSE_CUSTOM : 0);
 }
@@ -129,7 +143,7 @@ static unsigned tool_flags(void *ctx, const char *name, size_t n)
 static const ds_json *tool_property(const choice *c, const char *name, size_t n, const char *key, size_t key_bytes, bool *known)
 {
     const ds_stream *s = c->s;
-    const ds_tool *t = ds_request_tool(s->r, name, n);
+    const ds_tool *t = find_tool(s, name, n);
     const ds_json *props;
 
     *known = false;
@@ -423,7 +437,7 @@ static void on_event(void *ctx, const ds_parse_event *ev)
         if (!it)
             return;
         it->call = ev->call;
-        it->tool = ds_request_tool(s->r, ev->bytes, ev->n);
+        it->tool = find_tool(s, ev->bytes, ev->n);
         it->custom = is_custom(s, it->tool);
         if (!ds_buf_put(&it->name, ev->bytes, ev->n))
             s->oom = true;
@@ -739,6 +753,7 @@ void ds_stream_get_usage(const ds_stream *s, ds_stream_usage *out)
         out->reasoning_tokens += st->reasoning_tokens;
         out->reasoning_known &= !s->choices[k].untracked;
     }
+    out->reasoning_known &= out->output_tokens > 0;
 }
 
 static ds_rc deliver(ds_stream *s, const char **json, size_t *n, ds_err *err)

@@ -32,31 +32,24 @@ static const char *status(const item *it)
     return it->open ? "in_progress" : it->complete ? "completed" : "incomplete";
 }
 
-/* The name as the client knows it: a tool of a namespace has two parts. */
-static void call_name(ds_stream *s, ds_buf *b, const item *it)
+/* The name as the client knows it: a tool of a namespace has two parts, of which the events about arguments repeat the last only. */
+static void call_name(ds_buf *b, const item *it, bool with_namespace)
 {
-    const char *name = ds_buf_str(&it->name), *sep;
-    size_t n = it->name.len, ns = 0;
+    ds_str name = { ds_buf_str(&it->name), it->name.len }, ns = { 0 };
+    const char *sep = it->tool ? NULL : memmem(name.p, name.n, "::", 2);
 
-    (void)s;
     if (it->tool && it->tool->ns.p) {
-        ds_buf_puts(b, "\"name\":");
-        respond_str(b, it->tool->fn.p, it->tool->fn.n);
-        ds_buf_puts(b, ",\"namespace\":");
-        respond_str(b, it->tool->ns.p, it->tool->ns.n);
-        return;
-    }
-    sep = it->tool ? NULL : memmem(name, n, "::", 2);
-    if (sep) {
-        ns = (size_t)(sep - name);
-        name = sep + 2;
-        n -= ns + 2;
+        name = it->tool->fn;
+        ns = it->tool->ns;
+    } else if (sep) {
+        ns = (ds_str){ name.p, (size_t)(sep - name.p) };
+        name = (ds_str){ sep + 2, name.n - ns.n - 2 };
     }
     ds_buf_puts(b, "\"name\":");
-    respond_str(b, name, n);
-    if (sep) {
+    respond_str(b, name.p, name.n);
+    if (ns.p && with_namespace) {
         ds_buf_puts(b, ",\"namespace\":");
-        respond_str(b, ds_buf_str(&it->name), ns);
+        respond_str(b, ns.p, ns.n);
     }
 }
 
@@ -119,7 +112,7 @@ static void put_item(ds_stream *s, ds_buf *b, const item *it, bool full)
         ds_buf_puts(b, "\"call_id\":");
         respond_call_id(s, b, "call", &s->choices[0], it);
         ds_buf_putc(b, ',');
-        call_name(s, b, it);
+        call_name(b, it, true);
         ds_buf_puts(b, it->custom ? ",\"input\":" : ",\"arguments\":");
         if (full)
             respond_buf(b, &it->text);
@@ -167,7 +160,7 @@ static void response(ds_stream *s, ds_buf *b, const ds_api_error *e)
 {
     const choice *c = &s->choices[0];
     const char *why = incomplete_reason(s);
-    bool completed = c->finished && !why && !e;
+    bool completed = c->finished && !e;
 
     ds_buf_puts(b, "{\"id\":");
     respond_str(b, s->id, strlen(s->id));
@@ -304,7 +297,7 @@ static void close_item(ds_stream *s, choice *c, item *it)
         logprobs(&s->ev, it);
     } else if (it->kind == ITEM_CALL && !it->custom) {
         ds_buf_putc(&s->ev, ',');
-        call_name(s, &s->ev, it);
+        call_name(&s->ev, it, false);
     }
     send(s, type);
     if (it->kind != ITEM_CALL) {

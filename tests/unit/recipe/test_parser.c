@@ -103,6 +103,7 @@ static const row rows[] = {
     { "9 unknown block", { PLAIN }, NULL, 0, "a\n<" D " plan>b", "C|a\n<" D " plan>b|stop" },
     { "9 orphan is content", { PLAIN }, NULL, 0, "a\n" INV("f") STR("a", "x") INV_END "b", "C|a\n" INV("f") STR("a", "x") INV_END "b|stop" },
     { "9 orphan recovered", { PLAIN, .recover_orphan_invoke = true, .tool_flags = flags_of }, NULL, 0, "a\n" INV("f") STR("a", "x") INV_END "b", "C|acall0|f|{\"a\": \"x\"}|C|b|tool_calls" },
+    { "9 newlines after an orphan", { PLAIN, .recover_orphan_invoke = true, .tool_flags = flags_of }, NULL, 0, "\n" INV("f") STR("a", "\nx") INV_END "\n\nb", "call0|f|{\"a\": \"\\nx\"}|C|b|tool_calls" },
     { "9 orphan undeclared", { PLAIN, .recover_orphan_invoke = true, .tool_flags = flags_of }, NULL, 0, "a\n" INV("h") "\n" INV("f") INV_END "b", "C|a\n" INV("h") "call0|f|{}|C|b|tool_calls" },
     { "9 orphan unclosed", { PLAIN, .recover_orphan_invoke = true, .tool_flags = flags_of }, NULL, 0, "a\n\n" INV("f") STR("a", "x") "b\n", "C|a\n\n" INV("f") STR("a", "x") "b\n|stop" },
     /* rule 10 */
@@ -118,6 +119,7 @@ static const row rows[] = {
     /* rule 12 */
     { "12 spaces stay", { THINK }, NULL, 0, "\n  plan \n \n</think>\n   x\n  ", "R|  plan \n C|   x\n  |stop" },
     { "12 stray at the start", { PLAIN }, NULL, 0, "\n</think>\n\nx</think>\ny", "C|x\ny|stop" },
+    { "12 not in values", { PLAIN }, NULL, 0, "\n" OPEN "\n" INV("f") "\n" STR("a", "\n\nx\n") RAW("b", "\n1") "\n" INV_END, "call0|f|{\"a\": \"\\n\\nx\\n\", \"b\": \n1}||tool_calls" },
     { "12 preserved", { THINK, .preserve_newlines = true }, NULL, 0, "\nplan\n</think>\n\nx\n" CALL_F_1, "R|\nplan\nC|\n\nx\ncall0|f|{\"a\": 1}||tool_calls" },
     { "12 prefix", { .start = DS_PARSER_CONTENT_PREFIX, TOOLS }, NULL, 0, "\n\nx", "C|\n\nx|stop" },
     { "12 prefix reasoning", { .start = DS_PARSER_REASONING_PREFIX, TOOLS }, NULL, 0, "\n<think>x\n</think>\ny", "R|\n<think>xC|y|stop" },
