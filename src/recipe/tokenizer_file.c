@@ -923,6 +923,9 @@ static ds_rc finish(loader *l)
         if (e.len == 3 && ds_tok_is_lead3(t->bytes[e.off]))
             find_char(t, id);
     }
+    /* a piece that is a token counts as a whole there: it must not be taken apart */
+    if (t->ignore_merges)
+        memset(t->join_byte, 0xff, sizeof t->join_byte);
     if (l->released && l->n_splits == 3)
         return DS_OK;
     t->regex = l->regex;

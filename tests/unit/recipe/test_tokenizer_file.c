@@ -325,6 +325,26 @@ static void disordered_merges(void **state)
     ds_tokenizer_destroy(t);
 }
 
+/* A token that no merge makes is reached only as a whole piece, and only where the file says so. */
+static void whole_pieces(void **state)
+{
+    static const char vocab[] = "+\"ab\":256,\"abc\":257,\"aa\":258,\"xyz\":260,\"\u00e6\u00bc\u00a2\":261";
+    static const uint32_t merged[] = { 'x', 'y', 'z', '\n', 'x', 'y', 'z', 'a', '\n', 0xe6, 0xbc, 0xa2, 0xe5, 0xad, 0x97 };
+    static const uint32_t whole[] = { 260, '\n', 'x', 'y', 'z', 'a', '\n', 0xe6, 0xbc, 0xa2, 0xe5, 0xad, 0x97 };
+    parts p = { .more_vocab = vocab };
+    ds_tokenizer *t;
+    ds_err err;
+
+    (void)state;
+    assert_ok(load(&t, &p, &err));
+    check_ids(t, "xyz\nxyza\n漢字", merged, 15);
+    ds_tokenizer_destroy(t);
+    p.model_extra = "\"ignore_merges\":true";
+    assert_ok(load(&t, &p, &err));
+    check_ids(t, "xyz\nxyza\n漢字", whole, 13);
+    ds_tokenizer_destroy(t);
+}
+
 static ds_rc attempt(void *ctx, ds_err *err)
 {
     const ds_buf *b = ctx;
@@ -363,7 +383,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(accepted_forms),       cmocka_unit_test(refused_files),           cmocka_unit_test(every_beginning_is_refused),
         cmocka_unit_test(bounds_of_the_reader), cmocka_unit_test(what_is_no_regular_file), cmocka_unit_test(pattern_gives_up),
-        cmocka_unit_test(disordered_merges),    cmocka_unit_test(failing_allocations),
+        cmocka_unit_test(disordered_merges),    cmocka_unit_test(failing_allocations),     cmocka_unit_test(whole_pieces),
     };
     return cmocka_run_group_tests_name("tokenizer file", tests, NULL, NULL);
 }
