@@ -4,6 +4,8 @@
 #include <stddef.h>
 
 const ds_cmd ds_commands[] = {
+    { "chat", ds_cmd_chat, "talk with a model in the terminal" },
+    { "generate", ds_cmd_generate, "prompts to text, one or many" },
     { "inspect", ds_cmd_inspect, "shape, layers, bytes and memory plan of a model" },
     { "logits", ds_cmd_logits, "token ids to logits" },
     { "draft", ds_cmd_draft, "what the draft blocks propose after a prompt" },

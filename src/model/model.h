@@ -191,6 +191,8 @@ typedef struct {
     uint32_t dec_win;   /* of the last prefill */
     uint32_t *blocks;   /* identity table */
     const float *const *image; /* by position, as in ds_seq, for all positions up to the `total` of a call; NULL (as after init): no images. Borrowed */
+    bool (*progress)(void *ctx, uint32_t done, uint32_t total); /* before each chunk of a prompt; false ends the call with DS_E_CANCELED. NULL after init */
+    void *progress_ctx;
 } ds_solo;
 
 ds_rc ds_solo_init(ds_solo *s, ds_runner *run, uint32_t chunk, bool ced, ds_err *err);

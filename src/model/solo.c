@@ -56,6 +56,8 @@ static ds_rc run_chunks(ds_solo *s, const start *at, const int32_t *tokens, uint
         uint32_t n = total - pos < s->chunk ? total - pos : s->chunk, end = pos + n, first = total - last;
         const float *logits;
         ds_rc rc;
+        if (s->progress && !s->progress(s->progress_ctx, pos, total))
+            return ds_fail(err, DS_E_CANCELED, "stopped after %u of %u prompt tokens", pos, total);
         ds_seq q = { .slot = 0, .tail = DS_RUNNER_NONE, .blocks = s->blocks, .n_blocks = s->run->o.n_blocks, .pos = pos, .n = n, .tokens = tokens + pos,
                      .enc_win = at->enc_win, .store_from = at->store_from, .dec_from = pos };
         if (s->image)

@@ -1,0 +1,264 @@
+#include "cli/gen.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/json.h"
+#include "format/file.h"
+
+bool ds_cli_speculate_parse(int *out, const char *word)
+{
+    char *end;
+    long n;
+
+    if (strcmp(word, "auto") == 0) {
+        *out = DS_SPECULATE_AUTO;
+        return true;
+    }
+    if (strcmp(word, "off") == 0) {
+        *out = 0;
+        return true;
+    }
+    if (*word < '0' || *word > '9')
+        return false;
+    n = strtol(word, &end, 10);
+    if (*end || n > 64)
+        return false;
+    *out = (int)n;
+    return true;
+}
+
+/* eos_token_id of generation_config.json, a number or a list; config.json's where there is none. */
+static ds_rc read_stop_ids(ds_cli_gen *g, const char *dir, ds_err *err)
+{
+    char path[4096], label[200], *text;
+    size_t n;
+    ds_json_doc *doc;
+    const ds_json *eos, *v;
+    const ds_config *c = ds_model_config(g->m.model);
+    ds_rc rc;
+
+    snprintf(path, sizeof path, "%s/generation_config.json", dir);
+    ds_file_label(label, sizeof label, path);
+    g->stop_ids[0] = (int32_t)c->eos_token_id;
+    g->n_stop_ids = 1;
+    if (access(path, F_OK) != 0)
+        return DS_OK;
+    rc = ds_file_read(&text, &n, path, DS_CONFIG_FILE_MAX_BYTES, err);
+    if (rc != DS_OK)
+        return rc;
+    rc = ds_json_parse(&doc, text, n, &(ds_json_opts){ .max_depth = 64, .refuse_duplicates = true }, err);
+    free(text);
+    if (rc != DS_OK)
+        return ds_err_prefix(err, rc, "%s: ", label);
+    eos = ds_json_get(ds_json_root(doc), "eos_token_id");
+    if (eos && eos->type != DS_JSON_NULL) {
+        v = eos->type == DS_JSON_ARRAY ? eos->child : eos;
+        g->n_stop_ids = 0;
+        for (; v && rc == DS_OK; v = eos->type == DS_JSON_ARRAY ? v->next : NULL) {
+            int64_t id;
+            if (!ds_json_i64(v, &id) || id < 0 || id >= c->vocab_size)
+                rc = ds_fail(err, DS_E_FORMAT, "%s: eos_token_id: expected token ids below %u", label, c->vocab_size);
+            else if (g->n_stop_ids == DS_CLI_STOP_IDS)
+                rc = ds_fail(err, DS_E_FORMAT, "%s: eos_token_id: more than %d ids", label, DS_CLI_STOP_IDS);
+            else
+                g->stop_ids[g->n_stop_ids++] = (int32_t)id;
+        }
+    }
+    ds_json_free(doc);
+    return rc;
+}
+
+/* Memory that this process may take, by the kernel's own estimate; SIZE_MAX if it can't be read. */
+static size_t available_bytes(void)
+{
+    char line[128];
+    uint64_t kib = UINT64_MAX / 1024;
+    FILE *f = fopen("/proc/meminfo", "re");
+
+    while (f && fgets(line, sizeof line, f))
+        if (sscanf(line, "MemAvailable: %" SCNu64, &kib) == 1)
+            break;
+    if (f)
+        fclose(f);
+    return kib * 1024;
+}
+
+/* The largest context whose caches and buffers fit, at most `wish`. */
+static uint32_t context_that_fits(const ds_model *m, ds_single_opts so, uint32_t wish, size_t available, size_t *bytes)
+{
+    uint32_t low = 0;
+
+    while (low < wish) {
+        so.max_context = low + (wish - low + 1) / 2;
+        if (ds_single_bytes(m, &so, bytes) && *bytes <= available)
+            low = so.max_context;
+        else
+            wish = so.max_context - 1;
+    }
+    so.max_context = low;
+    return low;
+}
+
+static ds_rc open_single(ds_cli_gen *g, const ds_cli_gen_opts *o, int speculate, ds_err *err)
+{
+    const ds_config *c = ds_model_config(g->m.model);
+    ds_single_opts so = {
+        .bf16 = o->act == 1,
+        .exact = o->mode == 0,
+        .chunk = (uint32_t)o->chunk,
+        .speculate = speculate,
+        .pool = g->m.pool,
+    };
+    size_t bytes = 0, available = available_bytes();
+
+    if (o->context > c->max_position_embeddings)
+        return ds_fail(err, DS_E_ARG, "--context %" PRId64 " exceeds the model's limit of %u tokens", o->context,
+                       c->max_position_embeddings);
+    g->context = o->context ? (uint32_t)o->context : c->max_position_embeddings;
+    so.max_context = g->context;
+    if (!ds_single_bytes(g->m.model, &so, &bytes) || bytes > available) {
+        uint32_t fits = context_that_fits(g->m.model, so, g->context, available, &bytes);
+        if (o->context || fits < 2)
+            return ds_fail(err, DS_E_NOMEM,
+                           "a context of %u tokens does not fit into the %zu MiB of memory that are free; the largest that does is %u",
+                           g->context, available >> 20, fits);
+        fprintf(stderr, "context: %u tokens, what fits into memory (the model's limit is %u)\n", fits, g->context);
+        g->context = so.max_context = fits;
+    }
+    return ds_single_create(&g->single, g->m.model, &so, err);
+}
+
+ds_rc ds_cli_gen_open(ds_cli_gen *g, const ds_cli_gen_opts *o, int speculate, ds_err *err)
+{
+    static const char *const kernel_names[] = { NULL, "ref", "avx2", "avx512", "amx" };
+    char path[4096];
+    ds_rc rc;
+
+    *g = (ds_cli_gen){ 0 };
+    rc = ds_cli_model_open(&g->m, o->model, kernel_names[o->kernels], (uint32_t)o->threads, err);
+    if (rc != DS_OK)
+        return rc;
+    snprintf(path, sizeof path, "%s/tokenizer.json", o->model); /* the model was opened by a path with room for this */
+    rc = ds_tokenizer_open(&g->tokenizer, path, err);
+    if (rc == DS_OK && ds_tokenizer_size(g->tokenizer) != ds_model_config(g->m.model)->vocab_size)
+        rc = ds_fail(err, DS_E_FORMAT, "tokenizer.json has %u ids, config.json vocab_size is %u", ds_tokenizer_size(g->tokenizer),
+                     ds_model_config(g->m.model)->vocab_size);
+    if (rc == DS_OK)
+        rc = ds_encoder_create(&g->encoder, g->tokenizer, NULL, err);
+    if (rc == DS_OK)
+        rc = read_stop_ids(g, o->model, err);
+    if (rc == DS_OK)
+        rc = open_single(g, o, speculate, err);
+    if (rc != DS_OK)
+        ds_cli_gen_close(g);
+    return rc;
+}
+
+void ds_cli_gen_close(ds_cli_gen *g)
+{
+    ds_single_destroy(g->single);
+    ds_encoder_destroy(g->encoder);
+    ds_tokenizer_destroy(g->tokenizer);
+    ds_cli_model_close(&g->m);
+    *g = (ds_cli_gen){ 0 };
+}
+
+/* ---- text ---- */
+
+ds_rc ds_cli_text_init(ds_cli_text *t, const ds_tokenizer *tok, const ds_str *stop, size_t n_stop, ds_err *err)
+{
+    *t = (ds_cli_text){ .stop = stop, .n_stop = n_stop };
+    for (size_t i = 0; i < n_stop; i++)
+        if (stop[i].n > t->longest_stop)
+            t->longest_stop = stop[i].n;
+    t->room = malloc(ds_decoder_room(tok));
+    if (!t->room)
+        return ds_fail(err, DS_E_NOMEM, "out of memory");
+    ds_decoder_init(&t->dec, tok, false);
+    return DS_OK;
+}
+
+void ds_cli_text_fini(ds_cli_text *t)
+{
+    free(t->room);
+    ds_buf_free(&t->text);
+    *t = (ds_cli_text){ 0 };
+}
+
+void ds_cli_text_clear(ds_cli_text *t)
+{
+    ds_decoder_init(&t->dec, t->dec.t, false);
+    ds_buf_clear(&t->text);
+    t->sent = 0;
+    t->stopped = false;
+}
+
+bool ds_cli_text_push(ds_cli_text *t, int32_t id)
+{
+    size_t before = t->text.len, n = ds_decoder_push(&t->dec, (uint32_t)id, t->room, NULL);
+    size_t from = before >= t->longest_stop ? before - t->longest_stop + 1 : 0, at = SIZE_MAX;
+
+    ds_buf_put(&t->text, t->room, n);
+    if (n == 0 || t->longest_stop == 0)
+        return false;
+    for (size_t i = 0; i < t->n_stop; i++) {
+        const char *hit = t->stop[i].n ? memmem(t->text.p + from, t->text.len - from, t->stop[i].p, t->stop[i].n) : NULL;
+        if (hit && (size_t)(hit - t->text.p) < at)
+            at = (size_t)(hit - t->text.p);
+    }
+    if (at == SIZE_MAX)
+        return false;
+    t->text.len = at;
+    t->text.p[at] = '\0';
+    t->stopped = true;
+    return true;
+}
+
+size_t ds_cli_text_safe(const ds_cli_text *t)
+{
+    size_t hold = 0;
+
+    if (t->stopped)
+        return t->text.len;
+    for (size_t i = 0; i < t->n_stop; i++) {
+        size_t most = t->stop[i].n < t->text.len + 1 ? t->stop[i].n : t->text.len + 1;
+        for (size_t k = most ? most - 1 : 0; k > hold; k--)
+            if (memcmp(t->text.p + t->text.len - k, t->stop[i].p, k) == 0)
+                hold = k;
+    }
+    return t->text.len - hold;
+}
+
+/* ---- signals ---- */
+
+static volatile sig_atomic_t came;
+
+static void note_signal(int sig)
+{
+    came = sig;
+}
+
+void ds_cli_signals_catch(void)
+{
+    struct sigaction a = { .sa_handler = note_signal, .sa_flags = (int)SA_RESETHAND };
+
+    sigaction(SIGINT, &a, NULL);
+    sigaction(SIGTERM, &a, NULL);
+}
+
+int ds_cli_signal(void)
+{
+    return came;
+}
+
+void ds_cli_signal_forget(void)
+{
+    came = 0;
+    ds_cli_signals_catch();
+}

@@ -1,0 +1,100 @@
+/* What generate and chat share: the options, an opened model with its tokenizer and generator, and output text with stop strings. */
+#ifndef DS_CLI_GEN_H
+#define DS_CLI_GEN_H
+
+#include <ds/request.h>
+#include <ds/tokenizer.h>
+
+#include "base/buf.h"
+#include "cli/model_cli.h"
+#include "engine/single.h"
+
+typedef struct {
+    const char *model, *speculate;
+    int mode, act, kernels;
+    int64_t threads, chunk, context, max_tokens, top_k, seed;
+    double temperature, top_p, min_p, repetition, presence, frequency;
+    ds_opt_list stop;
+} ds_cli_gen_opts;
+
+/* Entries of an option table whose options struct has a ds_cli_gen_opts called g. */
+/* clang-format off */
+#define DS_CLI_GEN_TABLE(options_type) \
+    { .name = "model", .type = DS_OPT_STR, .offset = offsetof(options_type, g.model), .arg = "DIR", .required = true, .help = "model directory" }, \
+    { .name = "max-tokens", .type = DS_OPT_INT, .offset = offsetof(options_type, g.max_tokens), .def = "1024", .arg = "N", .min = 1, .max = INT32_MAX, \
+      .help = "tokens of an answer at most" }, \
+    { .name = "temperature", .type = DS_OPT_REAL, .offset = offsetof(options_type, g.temperature), .def = "1", .arg = "T", .min = 0, .max = 100, \
+      .help = "0 always takes the most likely token" }, \
+    { .name = "top-p", .type = DS_OPT_REAL, .offset = offsetof(options_type, g.top_p), .def = "1", .arg = "P", .min = 0, .max = 1, .open_min = true, \
+      .help = "smallest set of tokens that reaches this probability; 1 = off" }, \
+    { .name = "top-k", .type = DS_OPT_INT, .offset = offsetof(options_type, g.top_k), .def = "0", .arg = "N", .min = 0, .max = INT32_MAX, \
+      .help = "only the N most likely tokens; 0 = off" }, \
+    { .name = "min-p", .type = DS_OPT_REAL, .offset = offsetof(options_type, g.min_p), .def = "0", .arg = "P", .min = 0, .max = 1, \
+      .help = "only tokens with P times the best one's probability; 0 = off" }, \
+    { .name = "repetition-penalty", .type = DS_OPT_REAL, .offset = offsetof(options_type, g.repetition), .def = "1", .arg = "F", .min = 0, .max = 100, \
+      .open_min = true, .help = "divides the logits of tokens that occurred; 1 = off" }, \
+    { .name = "presence-penalty", .type = DS_OPT_REAL, .offset = offsetof(options_type, g.presence), .def = "0", .arg = "X", .min = -100, .max = 100, \
+      .help = "taken from the logits of tokens in the answer" }, \
+    { .name = "frequency-penalty", .type = DS_OPT_REAL, .offset = offsetof(options_type, g.frequency), .def = "0", .arg = "X", .min = -100, .max = 100, \
+      .help = "the same for each time they occurred" }, \
+    { .name = "seed", .type = DS_OPT_INT, .offset = offsetof(options_type, g.seed), .def = "0", .arg = "N", .min = 0, .max = 0x1p62, \
+      .help = "the same seed gives the same text" }, \
+    { .name = "stop", .type = DS_OPT_LIST, .offset = offsetof(options_type, g.stop), .arg = "TEXT", .help = "end the answer before this text; may be repeated" }, \
+    { .name = "speculate", .type = DS_OPT_STR, .offset = offsetof(options_type, g.speculate), .def = "auto", .arg = "auto|off|N", \
+      .help = "draft tokens verified a step; never changes the text" }, \
+    { .name = "mode", .type = DS_OPT_ENUM, .offset = offsetof(options_type, g.mode), .def = "ced", .arg = "NAME", .choices = "exact|ced", \
+      .help = "all layers on the whole prompt, or the decoder on its end only" }, \
+    { .name = "act", .type = DS_OPT_ENUM, .offset = offsetof(options_type, g.act), .def = "f32", .arg = "NAME", .choices = "f32|bf16", .help = "activations" }, \
+    { .name = "kernels", .type = DS_OPT_ENUM, .offset = offsetof(options_type, g.kernels), .def = "best", .arg = "NAME", .choices = "best|" DS_CLI_KERNELS, \
+      .help = "instruction set" }, \
+    { .name = "threads", .type = DS_OPT_INT, .offset = offsetof(options_type, g.threads), .arg = "N", .min = 1, .max = 1024, \
+      .help = "threads (default: one for each CPU)" }, \
+    { .name = "chunk", .type = DS_OPT_INT, .offset = offsetof(options_type, g.chunk), .def = "512", .arg = "TOKENS", .min = 1, .max = 1 << 20, \
+      .help = "prompt tokens of a step; doesn't change a bit of the result" }, \
+    { .name = "context", .type = DS_OPT_INT, .offset = offsetof(options_type, g.context), .def = "0", .arg = "TOKENS", .min = 0, .max = INT32_MAX, \
+      .help = "prompt and answer at most; 0 = the model's limit, or what fits" }
+/* clang-format on */
+
+enum { DS_CLI_STOP_IDS = 16 };
+
+typedef struct {
+    ds_cli_model m;
+    ds_tokenizer *tokenizer;
+    ds_encoder *encoder;
+    ds_single *single;
+    int32_t stop_ids[DS_CLI_STOP_IDS];
+    size_t n_stop_ids;
+    uint32_t context; /* tokens */
+} ds_cli_gen;
+
+/* "auto", "off" or a number; false: something else. */
+bool ds_cli_speculate_parse(int *out, const char *word);
+/* Opens all of it. A context of 0 becomes the model's limit, or less where memory is short (said on standard error). On failure nothing is held. */
+ds_rc ds_cli_gen_open(ds_cli_gen *g, const ds_cli_gen_opts *o, int speculate, ds_err *err);
+void ds_cli_gen_close(ds_cli_gen *g);
+
+/* Output text of one answer. */
+typedef struct {
+    ds_decoder dec;
+    char *room;
+    ds_buf text;        /* cut before a stop string once one was found */
+    size_t sent;        /* bytes that the caller has shown */
+    const ds_str *stop; /* borrowed */
+    size_t n_stop, longest_stop;
+    bool stopped;
+} ds_cli_text;
+
+ds_rc ds_cli_text_init(ds_cli_text *t, const ds_tokenizer *tok, const ds_str *stop, size_t n_stop, ds_err *err);
+void ds_cli_text_fini(ds_cli_text *t);
+void ds_cli_text_clear(ds_cli_text *t); /* a new answer */
+/* Appends a token's text; true when a stop string is complete. Check text.oom at the end. */
+bool ds_cli_text_push(ds_cli_text *t, int32_t id);
+/* Bytes of text that can't become part of a stop string any more. */
+size_t ds_cli_text_safe(const ds_cli_text *t);
+
+/* SIGINT and SIGTERM set a flag; a second one ends the program at once. Returns the number of the signal that came, 0 if none. */
+void ds_cli_signals_catch(void);
+int ds_cli_signal(void);
+void ds_cli_signal_forget(void); /* the next one is the first again */
+
+#endif

@@ -1,0 +1,276 @@
+#include "cli/gen_request.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_STOPS = 64, MAX_SAMPLES = 1024, MAX_TOP = 20 };
+
+ds_rc ds_gen_request_init(ds_gen_request *q, const ds_cli_gen_opts *o, uint64_t line, ds_err *err)
+{
+    *q = (ds_gen_request){
+        .max_tokens = (uint32_t)o->max_tokens,
+        .n = 1,
+        .sampling = {
+            .temperature = o->temperature,
+            .top_p = o->top_p,
+            .min_p = o->min_p,
+            .top_k = (uint32_t)o->top_k,
+            .repetition_penalty = o->repetition,
+            .presence_penalty = o->presence,
+            .frequency_penalty = o->frequency,
+            .seed = (uint64_t)o->seed + line,
+        },
+    };
+    if (o->stop.n == 0)
+        return DS_OK;
+    q->stop = calloc(o->stop.n, sizeof *q->stop);
+    if (!q->stop)
+        return ds_fail(err, DS_E_NOMEM, "out of memory");
+    for (size_t i = 0; i < o->stop.n; i++)
+        if (*o->stop.v[i])
+            q->stop[q->n_stop++] = (ds_str){ o->stop.v[i], strlen(o->stop.v[i]) };
+    return DS_OK;
+}
+
+void ds_gen_request_fini(ds_gen_request *q)
+{
+    ds_ids_free(&q->ids);
+    free(q->stop);
+    free(q->bias);
+    ds_json_free(q->doc);
+    ds_request_destroy(q->chat);
+    *q = (ds_gen_request){ 0 };
+}
+
+static ds_rc push_id(ds_gen_request *q, uint32_t id, ds_err *err)
+{
+    if (q->ids.n == q->ids.cap) {
+        size_t cap = q->ids.cap ? 2 * q->ids.cap : 64;
+        uint32_t *p = realloc(q->ids.p, cap * sizeof *p);
+        if (!p)
+            return ds_fail(err, DS_E_NOMEM, "out of memory");
+        q->ids.p = p;
+        q->ids.cap = cap;
+    }
+    q->ids.p[q->ids.n++] = id;
+    return DS_OK;
+}
+
+ds_rc ds_gen_request_text(ds_gen_request *q, ds_cli_gen *g, const char *text, size_t n, ds_err *err)
+{
+    ds_rc rc = push_id(q, ds_model_config(g->m.model)->bos_token_id, err);
+    return rc == DS_OK ? ds_encoder_text(g->encoder, text, n, &q->ids, err) : rc;
+}
+
+/* ---- JSON ---- */
+
+static ds_rc wrong_type(const ds_json *v, const char *field, const char *want, ds_err *err)
+{
+    return ds_fail(err, DS_E_FORMAT, "%s: expected %s, got %s", field, want, ds_json_type_name(v));
+}
+
+/* A field that is absent or null leaves *out as it is. */
+static ds_rc get_real(const ds_json *obj, const char *field, double *out, ds_err *err)
+{
+    const ds_json *v = ds_json_get(obj, field);
+    if (!v || v->type == DS_JSON_NULL || ds_json_f64(v, out))
+        return DS_OK;
+    return wrong_type(v, field, "a number", err);
+}
+
+static ds_rc get_int(const ds_json *obj, const char *field, int64_t *out, int64_t min, int64_t max, ds_err *err)
+{
+    const ds_json *v = ds_json_get(obj, field);
+    int64_t x;
+
+    if (!v || v->type == DS_JSON_NULL)
+        return DS_OK;
+    if (!ds_json_i64(v, &x))
+        return wrong_type(v, field, "a whole number", err);
+    if (x < min || x > max)
+        return ds_fail(err, DS_E_FORMAT, "%s: %lld is not within %lld..%lld", field, (long long)x, (long long)min, (long long)max);
+    *out = x;
+    return DS_OK;
+}
+
+static ds_rc get_stop(ds_gen_request *q, const ds_json *v, ds_err *err)
+{
+    const ds_json *s = v && v->type == DS_JSON_ARRAY ? v->child : v;
+    size_t n = v && v->type == DS_JSON_ARRAY ? v->n : 1;
+
+    if (!v || v->type == DS_JSON_NULL)
+        return DS_OK;
+    if (v->type != DS_JSON_STRING && v->type != DS_JSON_ARRAY)
+        return wrong_type(v, "stop", "a string or a list of strings", err);
+    if (n > MAX_STOPS)
+        return ds_fail(err, DS_E_FORMAT, "stop: %zu strings, at most %d", n, MAX_STOPS);
+    free(q->stop);
+    q->n_stop = 0;
+    q->stop = calloc(n ? n : 1, sizeof *q->stop);
+    if (!q->stop)
+        return ds_fail(err, DS_E_NOMEM, "out of memory");
+    for (; s; s = v->type == DS_JSON_ARRAY ? s->next : NULL) {
+        if (s->type != DS_JSON_STRING)
+            return wrong_type(s, "stop", "strings", err);
+        if (s->text_len)
+            q->stop[q->n_stop++] = (ds_str){ s->text, s->text_len };
+    }
+    return DS_OK;
+}
+
+/* `logprobs`: true, or how many alternatives; `top_logprobs` as chat clients have it. */
+static ds_rc get_logprobs(ds_gen_request *q, const ds_json *obj, ds_err *err)
+{
+    const ds_json *v = ds_json_get(obj, "logprobs");
+    int64_t top = 0;
+    ds_rc rc;
+
+    if (ds_json_is(v, DS_JSON_NUMBER)) {
+        rc = get_int(obj, "logprobs", &top, 0, MAX_TOP, err);
+        q->logprobs = true;
+    } else if (!v || v->type == DS_JSON_NULL || v->type == DS_JSON_FALSE || v->type == DS_JSON_TRUE) {
+        rc = get_int(obj, "top_logprobs", &top, 0, MAX_TOP, err);
+        q->logprobs = ds_json_is(v, DS_JSON_TRUE);
+    } else {
+        return wrong_type(v, "logprobs", "a boolean or a whole number", err);
+    }
+    q->n_top = q->logprobs ? (uint32_t)top : 0;
+    return rc;
+}
+
+static ds_rc get_common(ds_gen_request *q, const ds_json *obj, ds_err *err)
+{
+    int64_t max_tokens = q->max_tokens, top_k = q->sampling.top_k, seed = (int64_t)q->sampling.seed, n = 1;
+    ds_sample_opts *s = &q->sampling;
+    ds_rc rc = get_int(obj, "max_tokens", &max_tokens, 1, INT32_MAX, err);
+
+    if (rc == DS_OK)
+        rc = get_int(obj, "top_k", &top_k, 0, INT32_MAX, err);
+    if (rc == DS_OK)
+        rc = get_int(obj, "seed", &seed, INT64_MIN, INT64_MAX, err);
+    if (rc == DS_OK)
+        rc = get_int(obj, "n", &n, 1, MAX_SAMPLES, err);
+    if (rc == DS_OK)
+        rc = get_real(obj, "temperature", &s->temperature, err);
+    if (rc == DS_OK)
+        rc = get_real(obj, "top_p", &s->top_p, err);
+    if (rc == DS_OK)
+        rc = get_real(obj, "min_p", &s->min_p, err);
+    if (rc == DS_OK)
+        rc = get_real(obj, "repetition_penalty", &s->repetition_penalty, err);
+    if (rc == DS_OK)
+        rc = get_real(obj, "presence_penalty", &s->presence_penalty, err);
+    if (rc == DS_OK)
+        rc = get_real(obj, "frequency_penalty", &s->frequency_penalty, err);
+    if (rc == DS_OK)
+        rc = get_logprobs(q, obj, err);
+    q->max_tokens = (uint32_t)max_tokens;
+    s->top_k = (uint32_t)top_k;
+    s->seed = (uint64_t)seed;
+    q->n = (uint32_t)n;
+    return rc == DS_OK ? get_stop(q, ds_json_get(obj, "stop"), err) : rc;
+}
+
+static ds_rc get_tokens(ds_gen_request *q, const ds_json *v, ds_err *err)
+{
+    ds_rc rc = DS_OK;
+
+    if (v->type != DS_JSON_ARRAY)
+        return wrong_type(v, "tokens", "a list of token ids", err);
+    if (v->n == 0)
+        return ds_fail(err, DS_E_FORMAT, "tokens: the list is empty");
+    for (const ds_json *t = v->child; t && rc == DS_OK; t = t->next) {
+        int64_t id;
+        if (!ds_json_i64(t, &id))
+            return wrong_type(t, "tokens", "whole numbers", err);
+        rc = push_id(q, id < 0 || id > INT32_MAX ? UINT32_MAX : (uint32_t)id, err); /* the vocabulary is checked with the whole prompt */
+    }
+    return rc;
+}
+
+static void take(double *to, double v)
+{
+    if (!isnan(v))
+        *to = v;
+}
+
+/* The request as the protocol library reads it; what the client left out keeps the options' value. */
+static ds_rc get_chat(ds_gen_request *q, ds_cli_gen *g, const char *line, size_t n, ds_err *err)
+{
+    const ds_request_info_data *info;
+    const ds_run *runs;
+    size_t n_runs;
+    ds_api_error refusal;
+    ds_recipe_opts opts;
+    ds_rc rc;
+
+    ds_recipe_opts_init(&opts);
+    opts.no_constraints = true;
+    rc = ds_request_parse(&q->chat, &(ds_request_parse_args){ .proto = DS_PROTO_CHAT, .opts = &opts }, line, n, &refusal, err);
+    if (rc != DS_OK)
+        return refusal.param[0] ? ds_err_prefix(err, rc, "%s: ", refusal.param) : rc;
+    info = ds_request_info(q->chat);
+    if (info->n_images)
+        return ds_fail(err, DS_E_FORMAT, "messages: images are not taken here");
+    if (info->sampling.n_logit_bias) {
+        q->bias = calloc(info->sampling.n_logit_bias, sizeof *q->bias);
+        if (!q->bias)
+            return ds_fail(err, DS_E_NOMEM, "out of memory");
+        for (uint32_t i = 0; i < info->sampling.n_logit_bias; i++)
+            q->bias[q->n_bias++] = (ds_token_bias){ (uint32_t)info->sampling.logit_bias[i].token, info->sampling.logit_bias[i].bias };
+    }
+    if (info->n_stop) {
+        free(q->stop);
+        q->n_stop = 0;
+        q->stop = calloc(info->n_stop, sizeof *q->stop);
+        if (!q->stop)
+            return ds_fail(err, DS_E_NOMEM, "out of memory");
+        memcpy(q->stop, info->stop, info->n_stop * sizeof *q->stop);
+        q->n_stop = info->n_stop;
+    }
+    if (info->has_max_tokens)
+        q->max_tokens = info->max_tokens;
+    q->n = info->sampling.n;
+    q->logprobs = info->sampling.logprobs;
+    q->n_top = info->sampling.top_logprobs;
+    take(&q->sampling.temperature, info->sampling.temperature);
+    take(&q->sampling.top_p, info->sampling.top_p);
+    take(&q->sampling.min_p, info->sampling.min_p);
+    take(&q->sampling.presence_penalty, info->sampling.presence_penalty);
+    take(&q->sampling.frequency_penalty, info->sampling.frequency_penalty);
+    take(&q->sampling.repetition_penalty, info->sampling.repetition_penalty);
+    if (info->sampling.top_k >= 0)
+        q->sampling.top_k = (uint32_t)info->sampling.top_k;
+    if (info->sampling.has_seed)
+        q->sampling.seed = (uint64_t)info->sampling.seed;
+    rc = ds_request_render(q->chat, 0, &runs, &n_runs, err);
+    return rc == DS_OK ? ds_encoder_runs(g->encoder, runs, n_runs, &q->ids, err) : rc;
+}
+
+ds_rc ds_gen_request_json(ds_gen_request *q, ds_cli_gen *g, const char *line, size_t n, ds_err *err)
+{
+    const ds_json *root, *prompt, *tokens, *messages;
+    ds_rc rc = ds_json_parse(&q->doc, line, n, NULL, err);
+
+    if (rc != DS_OK)
+        return rc;
+    root = ds_json_root(q->doc);
+    if (root->type != DS_JSON_OBJECT)
+        return wrong_type(root, "the line", "an object", err);
+    prompt = ds_json_get(root, "prompt");
+    tokens = ds_json_get(root, "tokens");
+    messages = ds_json_get(root, "messages");
+    if (!!prompt + !!tokens + !!messages != 1)
+        return ds_fail(err, DS_E_FORMAT, "expected one of prompt, tokens and messages");
+    if (messages)
+        return get_chat(q, g, line, n, err);
+    rc = get_common(q, root, err);
+    if (rc != DS_OK)
+        return rc;
+    if (tokens)
+        return get_tokens(q, tokens, err);
+    if (prompt->type != DS_JSON_STRING)
+        return wrong_type(prompt, "prompt", "a string", err);
+    return ds_gen_request_text(q, g, prompt->text, prompt->text_len, err);
+}

@@ -1,0 +1,32 @@
+/* Requests of `deepserve generate`: from the command line or from a line of JSON, by the names that API clients use. */
+#ifndef DS_CLI_GEN_REQUEST_H
+#define DS_CLI_GEN_REQUEST_H
+
+#include "base/json.h"
+#include "cli/gen.h"
+
+typedef struct {
+    ds_ids ids; /* the prompt */
+    uint32_t max_tokens, n;
+    ds_sample_opts sampling;
+    ds_str *stop; /* none empty */
+    size_t n_stop;
+    ds_token_bias *bias;
+    size_t n_bias;
+    bool logprobs;
+    uint32_t n_top;
+
+    /* what the strings above point into */
+    ds_json_doc *doc;
+    ds_request *chat;
+} ds_gen_request;
+
+/* The options as a request without prompt; `line` moves the seed. */
+ds_rc ds_gen_request_init(ds_gen_request *q, const ds_cli_gen_opts *o, uint64_t line, ds_err *err);
+/* Raw text: the begin-of-sentence id, then the text's ids. */
+ds_rc ds_gen_request_text(ds_gen_request *q, ds_cli_gen *g, const char *text, size_t n, ds_err *err);
+/* One line of JSONL: {"prompt": …}, {"tokens": […]} or a chat request; its own values win over those of the options. The line isn't needed afterwards. */
+ds_rc ds_gen_request_json(ds_gen_request *q, ds_cli_gen *g, const char *line, size_t n, ds_err *err);
+void ds_gen_request_fini(ds_gen_request *q); /* zero-initialised is fine */
+
+#endif

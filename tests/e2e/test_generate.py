@@ -1,0 +1,165 @@
+"""deepserve generate and chat: result lines, options against lines, refusals, stop strings, signals; greedy ids are the argmax of logits."""
+import json
+import os
+import pty
+import select
+import signal
+import subprocess
+import time
+
+import numpy as np
+import pytest
+
+
+@pytest.fixture(scope="session")
+def model(root):
+    return root / "tests" / "golden" / "tiny-a" / "model"
+
+
+def lines(r):
+    return [json.loads(x) for x in r.stdout.decode().splitlines()]
+
+
+def one(deepserve, model, *args):
+    r = deepserve("generate", "--model", model, "--json", *args)
+    assert r.returncode == 0, r.stderr
+    return lines(r)[0]
+
+
+@pytest.mark.parametrize("mode", ["exact", "ced"])
+@pytest.mark.parametrize("act", ["f32", "bf16"])
+def test_greedy_is_argmax_of_logits(deepserve, model, tmp_path, mode, act):
+    ids = [0] + [(7 * i) % 250 + 3 for i in range(40)]
+    text = ",".join(map(str, ids))
+    got = one(deepserve, model, "--tokens", text, "--temperature", 0, "--max-tokens", 1, "--mode", mode, "--act", act)["ids"]
+    out = tmp_path / "l.npy"
+    r = deepserve("logits", "--model", model, "--tokens", text, "--mode", mode, "--act", act, "--last", 1, "--out", out)
+    assert r.returncode == 0, r.stderr
+    assert got == [int(np.argmax(np.load(out)[0]))]
+
+
+def test_drafts_never_change_the_text(deepserve, model):
+    for temperature in (0, 1):
+        plain = one(deepserve, model, "--prompt", "abc", "--temperature", temperature, "--max-tokens", 40, "--seed", 5, "--speculate", "off")
+        for how in ("auto", "1", "3", "5"):
+            other = one(deepserve, model, "--prompt", "abc", "--temperature", temperature, "--max-tokens", 40, "--seed", 5, "--speculate", how)
+            assert other == plain
+    assert "drafts" in deepserve("generate", "--model", model, "--prompt", "a", "--speculate", "6").stderr.decode()
+
+
+def test_chunks_and_threads_never_change_the_text(deepserve, model):
+    ids = ",".join(str((11 * i) % 250 + 3) for i in range(60))
+    results = [one(deepserve, model, "--tokens", ids, "--max-tokens", 12, "--chunk", c, "--threads", t) for c, t in ((512, 1), (1, 2), (7, 2), (64, 3))]
+    assert all(x == results[0] for x in results)
+
+
+def test_lines(deepserve, model, tmp_path):
+    f = tmp_path / "in.jsonl"
+    f.write_text("\n".join([
+        '{"prompt":"Hi","max_tokens":5,"temperature":0}',
+        "",
+        '{"tokens":[0,5,6],"max_tokens":4,"n":2,"logprobs":2}',
+        '{"messages":[{"role":"user","content":"Hi"}],"model":"m","max_tokens":4,"temperature":0}',
+        '{"prompt":5}',
+        '{"tokens":[99999]}',
+        '{"tokens":[]}',
+        '{"prompt":"x","temperature":-1}',
+        "nonsense",
+        '{"prompt":"x","max_tokens":2.5}',
+        '{"prompt":"a","tokens":[1]}',
+        '{"prompt":"last"}',
+    ]))
+    r = deepserve("generate", "--model", model, "--input", f, "--max-tokens", 3, "--seed", 9)
+    assert r.returncode == 1
+    got = lines(r)
+    assert [x["index"] for x in got] == [0, 2, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]
+    assert [x.get("sample") for x in got[:4]] == [None, 0, 1, None]
+    assert len(got[0]["ids"]) == 5 and got[0]["usage"] == {"prompt_tokens": 3, "completion_tokens": 5, "cached_tokens": 0}
+    assert got[1]["ids"] != got[2]["ids"] and len(got[1]["logprobs"]) == 4 and len(got[1]["logprobs"][0]["top"]) == 2
+    assert got[3]["usage"]["prompt_tokens"] > 3
+    for at, word in ((4, "prompt"), (5, "99999"), (6, "empty"), (7, "temperature"), (8, "column 1"), (9, "max_tokens"), (10, "one of")):
+        assert word in got[at]["error"]["message"], got[at]
+    assert got[11] == dict(one(deepserve, model, "--prompt", "last", "--max-tokens", 3, "--seed", 9 + 11), index=11)
+
+
+def test_context_and_length(deepserve, model):
+    r = one(deepserve, model, "--prompt", "abcdef", "--max-tokens", 100, "--context", 10)
+    assert r["finish_reason"] == "length" and len(r["ids"]) == 3  # 7 prompt tokens
+    r = deepserve("generate", "--model", model, "--prompt", "abcdefghij", "--context", 11)
+    assert r.returncode == 1 and r.stdout == b"" and b"no room" in r.stderr
+    r = one(deepserve, model, "--prompt", "", "--max-tokens", 2)
+    assert r["usage"]["prompt_tokens"] == 1
+
+
+def test_stop_strings(deepserve, model):
+    full = one(deepserve, model, "--prompt", "Hello", "--temperature", 0, "--max-tokens", 30)
+    at = next(i for i in range(8, len(full["text"]) - 2) if full["text"].isascii() or "\ufffd" not in full["text"][i:i + 2])
+    stop = full["text"][at:at + 2]
+    cut = one(deepserve, model, "--prompt", "Hello", "--temperature", 0, "--max-tokens", 30, "--stop", stop, "--stop", "never occurs")
+    assert cut["finish_reason"] == "stop" and cut["text"] == full["text"][:full["text"].index(stop)]
+    assert cut["ids"] == full["ids"][:len(cut["ids"])] and cut["usage"]["completion_tokens"] == len(cut["ids"])
+
+
+def test_wrong_use(deepserve, model, tmp_path):
+    for args in ((), ("--prompt", "a", "--tokens", "1"), ("--tokens", "1,x"), ("--prompt", "a", "--speculate", "maybe"), ("--prompt", "a", "--top-p", 0),
+                 ("--prompt", "a", "--max-tokens", 0), ("--prompt", "a", "--temperature", "nan")):
+        r = deepserve("generate", "--model", model, *args)
+        assert r.returncode == 2 and r.stdout == b"" and r.stderr, args
+    for args in (("--tokens", "99999"), ("--input", tmp_path / "absent"), ("--input", tmp_path)):
+        r = deepserve("generate", "--model", model, *args)
+        assert r.returncode == 1 and r.stdout == b"" and len(r.stderr.splitlines()) == 1, (args, r.stderr)
+
+
+@pytest.mark.parametrize("sig", [signal.SIGINT, signal.SIGTERM])
+def test_signals(program, model, tmp_path, sig):
+    f = tmp_path / "in.jsonl"
+    f.write_text('{"prompt":"abc","max_tokens":60}\n' * 3000)
+    p = subprocess.Popen([program, "generate", "--model", model, "--input", f], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert p.stdout.readline()
+    p.send_signal(sig)
+    begin = time.monotonic()
+    out, err = p.communicate(timeout=20)
+    assert time.monotonic() - begin < 5  # 1 s on a quiet machine
+    assert p.returncode == 128 + sig
+    results = out.decode().splitlines()
+    assert all(json.loads(x)["ids"] for x in results)
+    assert f"{len(results) + 1} results complete, {3000 - len(results) - 1} missing" in err.decode()
+
+
+def test_chat_without_terminal(deepserve, model):
+    r = deepserve("chat", "--model", model, "--max-tokens", 8, "--seed", 3, stdin=b"Hello\n\nAgain\n")
+    assert r.returncode == 0 and r.stdout.count(b"\n") >= 2, r.stderr
+
+
+def test_chat_in_a_terminal(program, model):
+    """Ctrl-C stops the answer and not the program; commands work; Ctrl-D ends."""
+    pid, fd = pty.fork()
+    if pid == 0:
+        os.execv(program, [program, "chat", "--model", str(model), "--max-tokens", "4000", "--temperature", "2"])
+    seen = b""
+
+    def until(word, timeout=30):
+        nonlocal seen
+        end = time.monotonic() + timeout
+        while word not in seen:
+            assert time.monotonic() < end, seen[-400:]
+            if select.select([fd], [], [], 0.2)[0]:
+                try:
+                    seen += os.read(fd, 65536)
+                except OSError:
+                    break
+        assert word in seen, seen[-400:]
+        seen = seen[seen.index(word) + len(word):]
+
+    until(b"Ctrl-C stops an answer.")
+    os.write(fd, b"Hello\n")
+    until(b"Hello\r\n")
+    time.sleep(0.3)
+    os.write(fd, b"\x03")
+    until(b"tokens/s")
+    os.write(fd, b"/undo\n")
+    until(b"forgotten")
+    os.write(fd, b"/undo\n")
+    until(b"nothing")
+    os.write(fd, b"\x04")
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
