@@ -217,10 +217,11 @@ static void own_text(out *o, ds_str s)
 {
     static const char *const marks[] = { "<｜/polygon｜>", "<｜polygon｜>", "<｜/point｜>", "<｜point｜>", "<｜/box｜>", "<｜box｜>", "<｜/ref｜>", "<｜ref｜>" };
     static const char head[] = "<｜";
-    const char *from = s.p, *end = s.p + s.n, *at = from;
+    const char *from = s.p, *end, *at = from;
 
     if (!s.n)
         return;
+    end = s.p + s.n;
     while (o->r->info.opts.grounding_tokens && (at = memmem(at, (size_t)(end - at), head, sizeof head - 1))) {
         size_t n = 0;
 

@@ -219,10 +219,12 @@ void ds_rp_thinking(ds_rp *p, int thinking, bool has_effort, ds_effort effort, u
 void ds_rp_check_text(ds_rp *p, ds_stage stage, ds_str s, const ds_path *at, const char *key)
 {
     static const char tail[] = "image｜>", heads[][20] = { "<｜", "<｜deepseek_" };
-    const char *from = s.p, *end = s.p + s.n;
+    const char *from, *end;
 
     if (!s.n || p->rc != DS_OK)
         return;
+    from = s.p;
+    end = s.p + s.n;
     while ((from = memmem(from, (size_t)(end - from), tail, sizeof tail - 1))) {
         for (int i = 0; i < 2; i++) {
             size_t n = strlen(heads[i]);
@@ -251,10 +253,11 @@ void ds_rp_check_json(ds_rp *p, ds_stage stage, const ds_json *v, const ds_path 
 
 void ds_rp_note_json(ds_rp *p, ds_str s)
 {
-    const char *end = s.p + s.n;
+    const char *end;
 
     if (p->mentions_json || s.n < 4)
         return;
+    end = s.p + s.n;
     for (const char *c = s.p; c + 4 <= end; c++) {
         if ((c[0] | 32) == 'j' && (c[1] | 32) == 's' && (c[2] | 32) == 'o' && (c[3] | 32) == 'n') {
             p->mentions_json = true;
