@@ -36,49 +36,49 @@ typedef enum { DS_EFFORT_NONE, DS_EFFORT_LOW, DS_EFFORT_HIGH, DS_EFFORT_XHIGH, D
 /* ---- options --------------------------------------------------------------------------------------------------------------------- */
 
 typedef enum { DS_REASONING_OFFICIAL, DS_REASONING_KEEP_ALL, DS_REASONING_DROP_ALL } ds_old_reasoning; /* recipe 2.4 */
-typedef enum { DS_USAGE_DEEPSEEK, DS_USAGE_OPENAI } ds_usage_shape;       /* recipe 4.3: on the finishing chunk | also an extra chunk */
+typedef enum { DS_USAGE_DEEPSEEK, DS_USAGE_OPENAI } ds_usage_shape; /* recipe 4.3: on the finishing chunk | also an extra chunk */
 typedef enum { DS_UNKNOWN_TOOL_PASS, DS_UNKNOWN_TOOL_CONTENT } ds_unknown_tool;
 
 /* Every switch that the recipe spec names; ds_recipe_opts_init gives the defaults. Zero is not always the default. */
 typedef struct {
     ds_encoding encoding;
     /* prompt */
-    ds_old_reasoning old_reasoning;   /* keep_all, drop_all */
-    bool require_reasoning;           /* with tools: a turn without its reasoning is a 400, as at the hosted API */
-    bool official_schemas;            /* tools block prints the client's function object unchanged */
-    bool v4_preview;                  /* V4: effort rules of the April preview */
-    bool plain_tools_prose;           /* tag words inside the tools prose are text, not control tokens */
-    bool grounding_tokens;            /* grounding spellings in assistant text are control tokens (default on) */
-    uint8_t effort_v41[4];            /* numbers for low, high, xhigh, max */
-    uint32_t default_max_tokens;      /* thinking off */
+    ds_old_reasoning old_reasoning; /* keep_all, drop_all */
+    bool require_reasoning;         /* with tools: a turn without its reasoning is a 400, as at the hosted API */
+    bool official_schemas;          /* tools block prints the client's function object unchanged */
+    bool v4_preview;                /* V4: effort rules of the April preview */
+    bool plain_tools_prose;         /* tag words inside the tools prose are text, not control tokens */
+    bool grounding_tokens;          /* grounding spellings in assistant text are control tokens (default on) */
+    uint8_t effort_v41[4];          /* numbers for low, high, xhigh, max */
+    uint32_t default_max_tokens;    /* thinking off */
     uint32_t default_max_tokens_thinking;
-    uint32_t max_context_tokens;      /* prompt + output; 0 = not checked */
-    uint32_t max_tools;               /* a longer list is a 400 */
+    uint32_t max_context_tokens; /* prompt + output; 0 = not checked */
+    uint32_t max_tools;          /* a longer list is a 400 */
     uint32_t max_images;
-    const char *image_token;          /* spelling of the image placeholder in the tokenizer at hand; borrowed, never NULL */
-    bool tasks;                       /* accept `task` on messages (quick instructions) */
+    const char *image_token; /* spelling of the image placeholder in the tokenizer at hand; borrowed, never NULL */
+    bool tasks;              /* accept `task` on messages (quick instructions) */
     /* protocol */
-    bool recipe_call_order;           /* calls of a turn sorted by id as strings: Responses, and V4 everywhere */
-    bool lenient_history;             /* Responses: missing and late outputs are repaired */
-    bool refuse_web_search;           /* Responses: hosted web search tool is a 400 (default: ignored) */
-    bool ignore_web_search;           /* Messages: typed web search tool is ignored (default: 400) */
-    bool ignore_server_tools;         /* Messages: every typed tool is ignored (default: 400) */
-    bool allow_regex;                 /* response_format {"type":"regex","regex":…} becomes a constraint (default: 400) */
-    bool refuse_bad_sealed;           /* a foreign or damaged encrypted_content is a 400 (default: dropped) */
-    bool openai_errors;               /* Messages: error bodies in OpenAI's shape */
-    bool no_constraints;              /* the caller has no constrained decoder: what needs one is a 400 */
+    bool recipe_call_order;   /* calls of a turn sorted by id as strings: Responses, and V4 everywhere */
+    bool lenient_history;     /* Responses: missing and late outputs are repaired */
+    bool refuse_web_search;   /* Responses: hosted web search tool is a 400 (default: ignored) */
+    bool ignore_web_search;   /* Messages: typed web search tool is ignored (default: 400) */
+    bool ignore_server_tools; /* Messages: every typed tool is ignored (default: 400) */
+    bool allow_regex;         /* response_format {"type":"regex","regex":…} becomes a constraint (default: 400) */
+    bool refuse_bad_sealed;   /* a foreign or damaged encrypted_content is a 400 (default: dropped) */
+    bool openai_errors;       /* Messages: error bodies in OpenAI's shape */
+    bool no_constraints;      /* the caller has no constrained decoder: what needs one is a 400 */
     /* output parser and response writer, carried for the stream module (recipe 3.3, 4.3) */
     ds_usage_shape usage_shape;
     ds_unknown_tool unknown_tool;
-    bool strict_thinking;             /* a block inside reasoning is reasoning text */
+    bool strict_thinking; /* a block inside reasoning is reasoning text */
     bool recover_orphan_invoke;
     bool preserve_newlines;
     bool wrapper_repair;
     bool stream_raw_values;
     bool schema_coercion;
     bool normalize_lookalikes;
-    bool eof_is_stop;                 /* end of stream after calls is `stop`, as Recipe has it */
-    int8_t suppress_markup;           /* rule 10: -1 = on for tool_choice none only, 0 = off, 1 = whenever tools are off */
+    bool eof_is_stop;       /* end of stream after calls is `stop`, as Recipe has it */
+    int8_t suppress_markup; /* rule 10: -1 = on for tool_choice none only, 0 = off, 1 = whenever tools are off */
 } ds_recipe_opts;
 
 void ds_recipe_opts_init(ds_recipe_opts *o);
@@ -90,11 +90,11 @@ const char *ds_recipe_opts_help(size_t i);
 /* ---- refusals -------------------------------------------------------------------------------------------------------------------- */
 
 typedef struct {
-    int status;          /* HTTP: 400, 404, 413, 500 …; 0 = none */
-    const char *type;    /* OpenAI's name, static: "invalid_request_error" */
-    const char *code;    /* static; NULL is written as null */
-    char param[160];     /* JSON path of the field: "messages[2].content[0].type"; "" is written as null */
-    char message[512];   /* one line, printable */
+    int status;        /* HTTP: 400, 404, 413, 500 …; 0 = none */
+    const char *type;  /* OpenAI's name, static: "invalid_request_error" */
+    const char *code;  /* static; NULL is written as null */
+    char param[160];   /* JSON path of the field: "messages[2].content[0].type"; "" is written as null */
+    char message[512]; /* one line, printable */
 } ds_api_error;
 
 /* Writes the protocol's error body, snprintf-fashion: returns its length without the NUL, whatever cap is. request_id (Messages) may be
@@ -112,10 +112,10 @@ typedef enum { DS_DETAIL_HIGH, DS_DETAIL_LOW, DS_DETAIL_ORIGINAL, DS_DETAIL_AUTO
 typedef struct {
     ds_image_kind kind;
     ds_image_detail detail;
-    ds_str media_type;   /* DATA: "image/jpeg", "image/png", "image/gif", "image/webp" */
-    ds_str source;       /* DATA: base64 or percent-encoded text as sent; URL: the address; FILE: the id */
-    bool percent;        /* DATA: source is percent-encoded, not base64 */
-    const char *param;   /* JSON path of the field, for error bodies */
+    ds_str media_type; /* DATA: "image/jpeg", "image/png", "image/gif", "image/webp" */
+    ds_str source;     /* DATA: base64 or percent-encoded text as sent; URL: the address; FILE: the id */
+    bool percent;      /* DATA: source is percent-encoded, not base64 */
+    const char *param; /* JSON path of the field, for error bodies */
     /* set by ds_request_layout_image */
     uint32_t width, height;      /* of the decoded picture */
     uint32_t fitted_w, fitted_h; /* after the size rule, multiples of 14 */
@@ -136,7 +136,8 @@ typedef struct {
 typedef struct {
     void *ctx;
     /* File ids of images and documents: *data is valid until the next call. Without it file_id is a 400. */
-    ds_rc (*file)(void *ctx, const char *file_id, const char **media_type, const unsigned char **data, size_t *n, ds_api_error *why, ds_err *err);
+    ds_rc (*file)(void *ctx, const char *file_id, const char **media_type, const unsigned char **data, size_t *n, ds_api_error *why,
+                  ds_err *err);
     /* Text of a document (PDF …) given as base64: *text valid until the next call. Without it "[Unsupported Document]" stands in its place. */
     ds_rc (*document)(void *ctx, const char *media_type, const char *base64, size_t n, const char **text, size_t *text_n, ds_api_error *why,
                       ds_err *err);
@@ -158,9 +159,9 @@ typedef struct {
     ds_str description; /* as rendered */
     ds_str parameters;  /* JSON Schema as rendered (Python style); "{}" when absent */
     bool strict;
-    bool shown;         /* stands in the tools block (a named or allowed choice hides the others) */
+    bool shown;                /* stands in the tools block (a named or allowed choice hides the others) */
     ds_grammar_syntax grammar; /* CUSTOM with a grammar format */
-    ds_str definition;  /* its text */
+    ds_str definition;         /* its text */
 } ds_tool;
 
 typedef enum {
@@ -176,31 +177,36 @@ typedef enum {
 typedef struct {
     ds_constraint_kind kind;
     ds_str text;
-    ds_str name;  /* of the schema, as the client called it */
-    bool strict;  /* the client demands that unsupported keywords are refused */
+    ds_str name; /* of the schema, as the client called it */
+    bool strict; /* the client demands that unsupported keywords are refused */
 } ds_constraint;
 
 typedef enum { /* where the output parser starts (recipe 3.2) */
-    DS_START_CONTENT,
-    DS_START_REASONING,
-    DS_START_BLOCK,           /* inside the call block: the prompt ended with its opener */
-    DS_START_CONTENT_KEEP,    /* prefix completion: leading newlines are kept */
-    DS_START_REASONING_KEEP,
-    DS_START_RAW,             /* completions: no parsing, decoding and stop strings only */
+               DS_START_CONTENT,
+               DS_START_REASONING,
+               DS_START_BLOCK,        /* inside the call block: the prompt ended with its opener */
+               DS_START_CONTENT_KEEP, /* prefix completion: leading newlines are kept */
+               DS_START_REASONING_KEEP,
+               DS_START_RAW, /* completions: no parsing, decoding and stop strings only */
 } ds_parse_start;
 
-typedef struct { uint32_t token; float bias; } ds_logit_bias;
-typedef struct { ds_str name, json; } ds_echo; /* a member of the response object and its compact JSON */
+typedef struct {
+    uint32_t token;
+    float bias;
+} ds_logit_bias;
+typedef struct {
+    ds_str name, json;
+} ds_echo; /* a member of the response object and its compact JSON */
 
 typedef struct { /* NaN or -1 = not given, unless said otherwise */
     double temperature, top_p, min_p, presence_penalty, frequency_penalty, repetition_penalty; /* NaN */
-    int64_t top_k;           /* -1; 0 = off */
+    int64_t top_k;                                                                             /* -1; 0 = off */
     bool has_seed;
     int64_t seed;
-    uint32_t n;              /* 1 */
+    uint32_t n; /* 1 */
     bool logprobs;
-    uint32_t top_logprobs;   /* 0..20 */
-    bool ignore_eos;         /* servers' extension */
+    uint32_t top_logprobs; /* 0..20 */
+    bool ignore_eos;       /* servers' extension */
     uint32_t min_tokens;
     uint32_t n_logit_bias;
     const ds_logit_bias *logit_bias;
@@ -208,50 +214,50 @@ typedef struct { /* NaN or -1 = not given, unless said otherwise */
 
 typedef struct {
     ds_proto proto;
-    ds_recipe_opts opts;     /* the options it was parsed with */
+    ds_recipe_opts opts; /* the options it was parsed with */
     ds_str model;
     ds_sampling sampling;
-    uint32_t max_tokens;     /* output limit; the default when the client gave none */
-    bool has_max_tokens;     /* the client gave it */
+    uint32_t max_tokens; /* output limit; the default when the client gave none */
+    bool has_max_tokens; /* the client gave it */
     uint32_t n_stop;
-    const ds_str *stop;      /* none empty */
+    const ds_str *stop; /* none empty */
 
     bool stream;
-    bool include_usage;      /* Chat, completions: stream_options.include_usage */
+    bool include_usage; /* Chat, completions: stream_options.include_usage */
     bool thinking;
     ds_effort effort;        /* NONE when thinking is off */
     uint32_t effort_number;  /* 1..100, V4.1 */
     int64_t thinking_budget; /* Messages: budget_tokens, passed to the caller only; -1 */
     ds_parse_start start;
 
-    uint32_t n_tools;        /* all declared tools; ignored hosted kinds are not among them */
+    uint32_t n_tools; /* all declared tools; ignored hosted kinds are not among them */
     const ds_tool *tools;
     ds_tool_choice tool_choice; /* NONE also when no tool is shown. A named choice is REQUIRED with one tool shown */
-    bool parse_tools;        /* tools are on: at least one shown and choice not none */
-    bool suppress_markup;    /* rule 10 */
-    bool parallel_tool_calls; /* false: stop reading after the first closed call */
-    bool legacy_functions;   /* Chat: the client used `functions`; answer with function_call */
+    bool parse_tools;           /* tools are on: at least one shown and choice not none */
+    bool suppress_markup;       /* rule 10 */
+    bool parallel_tool_calls;   /* false: stop reading after the first closed call */
+    bool legacy_functions;      /* Chat: the client used `functions`; answer with function_call */
     ds_constraint constraint;
-    bool json_mode;          /* the output parser's JSON mode (recipe 3.2) */
+    bool json_mode; /* the output parser's JSON mode (recipe 3.2) */
 
     /* Responses */
     ds_str previous_response_id;
     ds_str conversation_id;
-    bool store;              /* default true for Responses, false elsewhere */
+    bool store; /* default true for Responses, false elsewhere */
     bool include_encrypted_reasoning;
-    bool include_logprobs;   /* include: message.output_text.logprobs */
+    bool include_logprobs; /* include: message.output_text.logprobs */
     bool truncation_auto;
-    uint32_t n_echo;         /* members of the response object that repeat the request, in order, every one with a value */
+    uint32_t n_echo; /* members of the response object that repeat the request, in order, every one with a value */
     const ds_echo *echo;
 
     /* completions */
-    uint32_t n_prompts;      /* 1 for the other protocols */
+    uint32_t n_prompts; /* 1 for the other protocols */
     bool echo_prompt;
     bool has_suffix;
 
-    uint32_t n_images;       /* in prompt order */
+    uint32_t n_images; /* in prompt order */
     const ds_image *images;
-    ds_str user;             /* user, user_id, safety_identifier or metadata.user_id; absent if none */
+    ds_str user; /* user, user_id, safety_identifier or metadata.user_id; absent if none */
     ds_str prompt_cache_key;
 } ds_request_info_data;
 
@@ -259,9 +265,9 @@ typedef struct ds_request ds_request;
 
 typedef struct {
     ds_proto proto;
-    const ds_recipe_opts *opts;   /* NULL = defaults */
-    const ds_request_io *io;      /* NULL = nothing provided; used during the call only */
-    bool count_tokens;            /* Messages count_tokens, Responses input_tokens: max_tokens and stream are ignored */
+    const ds_recipe_opts *opts; /* NULL = defaults */
+    const ds_request_io *io;    /* NULL = nothing provided; used during the call only */
+    bool count_tokens;          /* Messages count_tokens, Responses input_tokens: max_tokens and stream are ignored */
 } ds_request_parse_args;
 
 /* On success *out owns the request, else it is NULL. DS_E_FORMAT: refused, *refusal is filled (required) and err repeats its message;

@@ -9,9 +9,9 @@
 #include <stddef.h>
 
 typedef struct {
-    const char *p;  /* UTF-8, not terminated */
-    size_t n;       /* bytes, > 0 */
-    bool control;   /* p is the spelling of one added token, without which the tokenizer can't encode this prompt */
+    const char *p; /* UTF-8, not terminated */
+    size_t n;      /* bytes, > 0 */
+    bool control;  /* p is the spelling of one added token, without which the tokenizer can't encode this prompt */
 } ds_run;
 
 #endif

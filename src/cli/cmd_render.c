@@ -24,19 +24,34 @@ typedef struct {
 } options;
 
 static const ds_opt table[] = {
-    { .name = "protocol", .type = DS_OPT_ENUM, .offset = offsetof(options, protocol), .def = "chat", .arg = "NAME",
-      .choices = "chat|responses|messages|completions", .help = "what the body is written for" },
-    { .name = "encoding", .type = DS_OPT_ENUM, .offset = offsetof(options, encoding), .def = "v4.1", .arg = "NAME", .choices = "v4.1|v4",
+    { .name = "protocol",
+      .type = DS_OPT_ENUM,
+      .offset = offsetof(options, protocol),
+      .def = "chat",
+      .arg = "NAME",
+      .choices = "chat|responses|messages|completions",
+      .help = "what the body is written for" },
+    { .name = "encoding",
+      .type = DS_OPT_ENUM,
+      .offset = offsetof(options, encoding),
+      .def = "v4.1",
+      .arg = "NAME",
+      .choices = "v4.1|v4",
       .help = "dialect of the model" },
     { .name = "tokenizer", .type = DS_OPT_STR, .offset = offsetof(options, tokenizer), .arg = "F.json", .help = "adds the token ids" },
-    { .name = "set", .type = DS_OPT_LIST, .offset = offsetof(options, set), .arg = "NAME=VALUE", .help = "a switch of the recipe; `--set help` lists them" },
+    { .name = "set",
+      .type = DS_OPT_LIST,
+      .offset = offsetof(options, set),
+      .arg = "NAME=VALUE",
+      .help = "a switch of the recipe; `--set help` lists them" },
     { .name = "jsonl", .type = DS_OPT_FLAG, .offset = offsetof(options, jsonl), .help = "one body a line, one result line each" },
     { 0 },
 };
 
 static const ds_opt_cmd command = {
     .command = "deepserve render",
-    .summary = "Reads the body of an API request on standard input and writes the prompt, its runs of control tokens and text, and what else the engine is\n"
+    .summary = "Reads the body of an API request on standard input and writes the prompt, its runs of control tokens and text, and what "
+               "else the engine is\n"
                "told, as one JSON object. A refused request gives the protocol's error body and exit status 1.",
     .usage = "[--protocol P] [--encoding E] [--tokenizer F.json] [--set NAME=VALUE]... < body",
     .example = "echo '{\"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":\"Hi\"}]}' | deepserve render --protocol chat",
@@ -163,8 +178,8 @@ static void put_images(ds_buf *b, const ds_request_info_data *i)
 
         ds_buf_puts(b, k ? "," : "");
         if (im->tokens)
-            ds_buf_printf(b, "{\"width\":%u,\"height\":%u,\"fitted\":[%u,%u],\"rows\":%u,\"cols\":%u,\"tokens\":%u}", im->width, im->height, im->fitted_w,
-                          im->fitted_h, im->rows, im->cols, im->tokens);
+            ds_buf_printf(b, "{\"width\":%u,\"height\":%u,\"fitted\":[%u,%u],\"rows\":%u,\"cols\":%u,\"tokens\":%u}", im->width, im->height,
+                          im->fitted_w, im->fitted_h, im->rows, im->cols, im->tokens);
         else /* not here yet: its size is not known */
             ds_buf_puts(b, "{\"width\":null,\"height\":null,\"fitted\":null,\"rows\":null,\"cols\":null,\"tokens\":null}");
     }
@@ -266,7 +281,8 @@ static ds_rc one(renderer *c, const char *body, size_t n, ds_buf *out, bool *ref
 
 static ds_rc open_tokenizer(renderer *c, ds_tokenizer **t, const char *path, ds_err *err)
 {
-    static const char *const marks[] = { "<｜/polygon｜>", "<｜polygon｜>", "<｜/point｜>", "<｜point｜>", "<｜/box｜>", "<｜box｜>", "<｜/ref｜>", "<｜ref｜>" };
+    static const char *const marks[] = { "<｜/polygon｜>", "<｜polygon｜>", "<｜/point｜>", "<｜point｜>",
+                                         "<｜/box｜>",     "<｜box｜>",     "<｜/ref｜>",   "<｜ref｜>" };
     ds_rc rc = ds_tokenizer_open(t, path, err);
 
     if (rc == DS_OK)

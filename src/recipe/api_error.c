@@ -109,7 +109,9 @@ size_t ds_api_error_body(char *out, size_t cap, const ds_api_error *e, ds_proto 
     }
     if (b.oom) { /* a body that needs no memory */
         ds_buf_free(&b);
-        n = (size_t)snprintf(out, cap, "%s", "{\"error\":{\"message\":\"out of memory\",\"type\":\"internal_error\",\"param\":null,\"code\":\"internal_error\"}}");
+        n = (size_t)snprintf(
+            out, cap, "%s",
+            "{\"error\":{\"message\":\"out of memory\",\"type\":\"internal_error\",\"param\":null,\"code\":\"internal_error\"}}");
         return n;
     }
     n = b.len;

@@ -43,7 +43,7 @@ struct ds_call {
     ds_str id, name;
     const ds_json *args; /* an object, or NULL: `raw` is written as one string parameter named `arguments` */
     ds_str raw;
-    bool input_text;     /* a custom call: `raw` is its parameter `input` */
+    bool input_text; /* a custom call: `raw` is its parameter `input` */
 };
 
 typedef struct ds_msg ds_msg;
@@ -51,18 +51,18 @@ struct ds_msg {
     ds_msg *next;
     ds_role role;
     ds_parts content;
-    ds_parts reasoning;  /* assistant */
+    ds_parts reasoning; /* assistant */
     ds_call *calls, *last_call;
     uint32_t n_calls;
-    ds_str call_id;      /* tool */
-    bool prefix;         /* assistant, last message: to be continued */
-    ds_task task;        /* user */
+    ds_str call_id; /* tool */
+    bool prefix;    /* assistant, last message: to be continued */
+    ds_task task;   /* user */
 };
 
 typedef struct {
     ds_msg *first, *last;
     uint32_t n;
-    bool has_tools_field;          /* the request's tools field is not empty, whatever the choice (recipe 2.11) */
+    bool has_tools_field;           /* the request's tools field is not empty, whatever the choice (recipe 2.11) */
     const ds_json *response_schema; /* json_schema */
     bool json_object;
 } ds_conv;
@@ -80,7 +80,7 @@ typedef struct {
     struct ds_idmap_slot {
         ds_str key; /* absent = free */
         uint32_t value, generation;
-    } *slots;
+    } * slots;
     uint32_t mask, n, cap, generation;
     uint64_t seed;
 } ds_idmap;

@@ -3,9 +3,9 @@
 
 #include "recipe/request_internal.h"
 
-#define PATCH 14          /* pixels */
-#define CELL (3 * PATCH)  /* pixels of one token's side */
-#define BUDGET 1024       /* tokens of one image, its start, newlines and end included */
+#define PATCH 14         /* pixels */
+#define CELL (3 * PATCH) /* pixels of one token's side */
+#define BUDGET 1024      /* tokens of one image, its start, newlines and end included */
 #define MIN_AREA (544.0 * 544.0)
 #define MAX_ROUNDS 10
 

@@ -11,7 +11,7 @@ struct record {
     record *older, *newer;
     char *id, *json; /* both in the same block */
     size_t n, bytes;
-    size_t refs;     /* the list's one included */
+    size_t refs; /* the list's one included */
 };
 
 struct ds_memstore {

@@ -79,17 +79,20 @@ static void tag(out *o, const char *open, const char *name)
 
 /* ---- head: effort, tools, response format ---- */
 
-static const char effort_a[] =
-    "Reasoning Effort: Absolute maximum with no shortcuts permitted.\n"
-    "You MUST be very thorough in your thinking and comprehensively decompose the problem to resolve the root cause, rigorously stress-testing your "
-    "logic against all potential paths, edge cases, and adversarial scenarios.\n"
-    "Explicitly write out your entire deliberation process, documenting every intermediate step, considered alternative, and rejected hypothesis to "
-    "ensure absolutely no assumption is left unchecked.\n\n";
+static const char effort_a[] = "Reasoning Effort: Absolute maximum with no shortcuts permitted.\n"
+                               "You MUST be very thorough in your thinking and comprehensively decompose the problem to resolve the root "
+                               "cause, rigorously stress-testing your "
+                               "logic against all potential paths, edge cases, and adversarial scenarios.\n"
+                               "Explicitly write out your entire deliberation process, documenting every intermediate step, considered "
+                               "alternative, and rejected hypothesis to "
+                               "ensure absolutely no assumption is left unchecked.\n\n";
 static const char effort_b[] =
     "Reasoning Effort: Beyond maximum — exhaustive, relentless, and uncompromising.\n"
-    "You MUST reason with the utmost depth and rigor, leaving absolutely nothing to chance: exhaustively decompose the problem into its most "
+    "You MUST reason with the utmost depth and rigor, leaving absolutely nothing to chance: exhaustively decompose the problem into its "
+    "most "
     "fundamental components, trace every causal chain to its root, and resolve the underlying cause rather than any surface symptom.\n"
-    "Do not stop reasoning until you have independently verified the solution from multiple angles and are certain that no assumption remains "
+    "Do not stop reasoning until you have independently verified the solution from multiple angles and are certain that no assumption "
+    "remains "
     "unchecked and no error remains undiscovered.\n\n";
 
 /* The V4 paragraph of an effort; "" for none. */
@@ -109,7 +112,8 @@ static void effort(out *o)
     if (!i->thinking)
         return;
     if (o->d->system_token)
-        ds_buf_printf(&o->text, "Reasoning Effort: %u (range 1-100, the higher the value, the more thorough the reasoning)\n\n", i->effort_number);
+        ds_buf_printf(&o->text, "Reasoning Effort: %u (range 1-100, the higher the value, the more thorough the reasoning)\n\n",
+                      i->effort_number);
     else
         text(o, v4_effort(i));
 }
@@ -154,7 +158,8 @@ static void tools_block(out *o)
     prose_tag(o, "</", d->call);
     text(o, ">\n");
     prose_tag(o, "</", d->block);
-    text(o, ">\n\nString parameters should be specified as is and set `string=\"true\"`. For all other types (numbers, booleans, arrays, objects), pass the "
+    text(o, ">\n\nString parameters should be specified as is and set `string=\"true\"`. For all other types (numbers, booleans, arrays, "
+            "objects), pass the "
             "value in JSON format and set `string=\"false\"`.\n\nIf thinking_mode is enabled (triggered by ");
     prose_token(o, THINK);
     text(o, "), you MUST output your complete reasoning inside ");
@@ -215,7 +220,8 @@ static void parts(out *o, const ds_parts *list)
 /* Text that the model wrote itself: its grounding marks are tokens again. */
 static void own_text(out *o, ds_str s)
 {
-    static const char *const marks[] = { "<｜/polygon｜>", "<｜polygon｜>", "<｜/point｜>", "<｜point｜>", "<｜/box｜>", "<｜box｜>", "<｜/ref｜>", "<｜ref｜>" };
+    static const char *const marks[] = { "<｜/polygon｜>", "<｜polygon｜>", "<｜/point｜>", "<｜point｜>",
+                                         "<｜/box｜>",     "<｜box｜>",     "<｜/ref｜>",   "<｜ref｜>" };
     static const char head[] = "<｜";
     const char *from = s.p, *end, *at = from;
 
@@ -300,9 +306,10 @@ static void calls(out *o, const ds_msg *m)
 
 static const char *task_token(ds_task t)
 {
-    static const char *const tokens[] = { [DS_TASK_ACTION] = "<｜action｜>", [DS_TASK_QUERY] = "<｜query｜>",
-                                          [DS_TASK_AUTHORITY] = "<｜authority｜>", [DS_TASK_DOMAIN] = "<｜domain｜>",
-                                          [DS_TASK_TITLE] = "<｜title｜>", [DS_TASK_READ_URL] = "<｜read_url｜>" };
+    static const char *const tokens[] = {
+        [DS_TASK_ACTION] = "<｜action｜>", [DS_TASK_QUERY] = "<｜query｜>", [DS_TASK_AUTHORITY] = "<｜authority｜>",
+        [DS_TASK_DOMAIN] = "<｜domain｜>", [DS_TASK_TITLE] = "<｜title｜>", [DS_TASK_READ_URL] = "<｜read_url｜>"
+    };
 
     return tokens[t];
 }
@@ -367,7 +374,8 @@ static void conversation(out *o)
     const ds_request_info_data *i = &r->info;
     const ds_msg *m = c->first, *before = NULL, *user = last_user_like(r, o->d);
     bool system_first = m && m->role == DS_ROLE_SYSTEM, format = c->json_object || c->response_schema, behind = false;
-    bool keep_all = i->opts.old_reasoning == DS_REASONING_KEEP_ALL || (i->opts.old_reasoning == DS_REASONING_OFFICIAL && c->has_tools_field);
+    bool keep_all =
+        i->opts.old_reasoning == DS_REASONING_KEEP_ALL || (i->opts.old_reasoning == DS_REASONING_OFFICIAL && c->has_tools_field);
     ds_task task = DS_TASK_NONE;
 
     control(o, BOS);

@@ -195,8 +195,8 @@ ds_rc ds_request_check_length(const ds_request *r, size_t prompt_tokens, uint32_
 
     if (context && (prompt_tokens >= context || (i->has_max_tokens && limit > context - prompt_tokens)))
         return ds_api_fail(refusal, 400, NULL, "context_length_exceeded", param,
-                           "prompt is too long: %zu tokens in the prompt and %u for the output exceed the context of %u tokens", prompt_tokens,
-                           i->has_max_tokens ? limit : 1, context);
+                           "prompt is too long: %zu tokens in the prompt and %u for the output exceed the context of %u tokens",
+                           prompt_tokens, i->has_max_tokens ? limit : 1, context);
     if (context && limit > context - prompt_tokens)
         limit = context - (uint32_t)prompt_tokens;
     if (max_tokens)
@@ -230,7 +230,8 @@ ds_rc ds_request_items(ds_request *r, ds_str *items, ds_err *err)
         if (r->stored_items)
             put_items(&b, r->stored_items, NULL);
         if (ds_json_is(r->input, DS_JSON_STRING)) {
-            ds_buf_puts(&b, b.len ? ",{\"type\":\"message\",\"role\":\"user\",\"content\":" : "{\"type\":\"message\",\"role\":\"user\",\"content\":");
+            ds_buf_puts(&b, b.len ? ",{\"type\":\"message\",\"role\":\"user\",\"content\":"
+                                  : "{\"type\":\"message\",\"role\":\"user\",\"content\":");
             ds_json_write(&b, r->input, DS_JSON_COMPACT);
             ds_buf_putc(&b, '}');
         } else if (r->input) {

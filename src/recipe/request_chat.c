@@ -5,17 +5,82 @@
 #include "recipe/request_internal.h"
 
 enum {
-    F_MODEL, F_MESSAGES, F_STREAM, F_STREAM_OPTIONS, F_MAX_TOKENS, F_MAX_COMPLETION_TOKENS, F_TEMPERATURE, F_TOP_P, F_TOP_K, F_MIN_P, F_FREQUENCY,
-    F_PRESENCE, F_REPETITION, F_SEED, F_N, F_STOP, F_LOGPROBS, F_TOP_LOGPROBS, F_LOGIT_BIAS, F_IGNORE_EOS, F_MIN_TOKENS, F_TOOLS, F_TOOL_CHOICE,
-    F_PARALLEL, F_RESPONSE_FORMAT, F_THINKING, F_EFFORT, F_FUNCTIONS, F_FUNCTION_CALL, F_USER, F_USER_ID, F_SAFETY, F_CACHE_KEY, F_AUDIO,
-    F_MODALITIES, F_TEMPLATE_KWARGS, F_EXTRA_BODY, N_FIELDS
+    F_MODEL,
+    F_MESSAGES,
+    F_STREAM,
+    F_STREAM_OPTIONS,
+    F_MAX_TOKENS,
+    F_MAX_COMPLETION_TOKENS,
+    F_TEMPERATURE,
+    F_TOP_P,
+    F_TOP_K,
+    F_MIN_P,
+    F_FREQUENCY,
+    F_PRESENCE,
+    F_REPETITION,
+    F_SEED,
+    F_N,
+    F_STOP,
+    F_LOGPROBS,
+    F_TOP_LOGPROBS,
+    F_LOGIT_BIAS,
+    F_IGNORE_EOS,
+    F_MIN_TOKENS,
+    F_TOOLS,
+    F_TOOL_CHOICE,
+    F_PARALLEL,
+    F_RESPONSE_FORMAT,
+    F_THINKING,
+    F_EFFORT,
+    F_FUNCTIONS,
+    F_FUNCTION_CALL,
+    F_USER,
+    F_USER_ID,
+    F_SAFETY,
+    F_CACHE_KEY,
+    F_AUDIO,
+    F_MODALITIES,
+    F_TEMPLATE_KWARGS,
+    F_EXTRA_BODY,
+    N_FIELDS
 };
-static const char *const fields[N_FIELDS] = {
-    "model", "messages", "stream", "stream_options", "max_tokens", "max_completion_tokens", "temperature", "top_p", "top_k", "min_p",
-    "frequency_penalty", "presence_penalty", "repetition_penalty", "seed", "n", "stop", "logprobs", "top_logprobs", "logit_bias", "ignore_eos",
-    "min_tokens", "tools", "tool_choice", "parallel_tool_calls", "response_format", "thinking", "reasoning_effort", "functions", "function_call",
-    "user", "user_id", "safety_identifier", "prompt_cache_key", "audio", "modalities", "chat_template_kwargs", "extra_body"
-};
+static const char *const fields[N_FIELDS] = { "model",
+                                              "messages",
+                                              "stream",
+                                              "stream_options",
+                                              "max_tokens",
+                                              "max_completion_tokens",
+                                              "temperature",
+                                              "top_p",
+                                              "top_k",
+                                              "min_p",
+                                              "frequency_penalty",
+                                              "presence_penalty",
+                                              "repetition_penalty",
+                                              "seed",
+                                              "n",
+                                              "stop",
+                                              "logprobs",
+                                              "top_logprobs",
+                                              "logit_bias",
+                                              "ignore_eos",
+                                              "min_tokens",
+                                              "tools",
+                                              "tool_choice",
+                                              "parallel_tool_calls",
+                                              "response_format",
+                                              "thinking",
+                                              "reasoning_effort",
+                                              "functions",
+                                              "function_call",
+                                              "user",
+                                              "user_id",
+                                              "safety_identifier",
+                                              "prompt_cache_key",
+                                              "audio",
+                                              "modalities",
+                                              "chat_template_kwargs",
+                                              "extra_body" };
 
 /* ---- options ---- */
 
@@ -229,15 +294,15 @@ static void choose(ds_rp *p, const ds_json *v, const char *field, bool legacy)
 /* ---- messages ---- */
 
 enum { M_ROLE, M_CONTENT, M_REASONING, M_REASONING_ALIAS, M_TOOL_CALLS, M_FUNCTION_CALL, M_PREFIX, M_CALL_ID, M_TASK, M_NAME, N_MESSAGE };
-static const char *const message_fields[N_MESSAGE] = { "role", "content", "reasoning_content", "reasoning", "tool_calls",
-                                                       "function_call", "prefix", "tool_call_id", "task", "name" };
+static const char *const message_fields[N_MESSAGE] = { "role",          "content", "reasoning_content", "reasoning", "tool_calls",
+                                                       "function_call", "prefix",  "tool_call_id",      "task",      "name" };
 
 typedef struct {
     ds_rp *p;
-    const ds_msg *caller;  /* whose results must come now; NULL = none */
-    uint32_t open;         /* of its calls, not yet answered */
+    const ds_msg *caller; /* whose results must come now; NULL = none */
+    uint32_t open;        /* of its calls, not yet answered */
     uint32_t caller_index;
-    ds_str legacy_id;      /* Chat functions: the call that a `function` message answers */
+    ds_str legacy_id; /* Chat functions: the call that a `function` message answers */
     uint32_t n_legacy;
 } history;
 
@@ -484,7 +549,8 @@ static void tool(history *h, const ds_json **f, const ds_path *at)
     if (!h->caller) {
         ds_rp_refuse(p, DS_STAGE_MESSAGES, at, "role", "a tool message must follow the assistant message whose call it answers");
     } else if (!s) {
-        ds_rp_refuse(p, DS_STAGE_MESSAGES, at, "tool_call_id", "'%s' is no call of the preceding assistant message", ds_rp_word(word, sizeof word, m->call_id));
+        ds_rp_refuse(p, DS_STAGE_MESSAGES, at, "tool_call_id", "'%s' is no call of the preceding assistant message",
+                     ds_rp_word(word, sizeof word, m->call_id));
     } else if (s->value) {
         ds_rp_refuse(p, DS_STAGE_MESSAGES, at, "tool_call_id", "'%s' is answered twice", ds_rp_word(word, sizeof word, m->call_id));
     } else {
@@ -606,10 +672,20 @@ void ds_request_chat(ds_rp *p, const ds_json *body)
 
     ds_fields(body, fields, N_FIELDS, f);
     ds_rp_model(p, f[F_MODEL]);
-    ds_rp_sampling(p, &(ds_sampling_fields){ .temperature = f[F_TEMPERATURE], .top_p = f[F_TOP_P], .top_k = f[F_TOP_K], .min_p = f[F_MIN_P],
-                                             .presence = f[F_PRESENCE], .frequency = f[F_FREQUENCY], .repetition = f[F_REPETITION],
-                                             .seed = f[F_SEED], .n = f[F_N], .logprobs = f[F_LOGPROBS], .top_logprobs = f[F_TOP_LOGPROBS],
-                                             .logit_bias = f[F_LOGIT_BIAS], .ignore_eos = f[F_IGNORE_EOS], .min_tokens = f[F_MIN_TOKENS] });
+    ds_rp_sampling(p, &(ds_sampling_fields){ .temperature = f[F_TEMPERATURE],
+                                             .top_p = f[F_TOP_P],
+                                             .top_k = f[F_TOP_K],
+                                             .min_p = f[F_MIN_P],
+                                             .presence = f[F_PRESENCE],
+                                             .frequency = f[F_FREQUENCY],
+                                             .repetition = f[F_REPETITION],
+                                             .seed = f[F_SEED],
+                                             .n = f[F_N],
+                                             .logprobs = f[F_LOGPROBS],
+                                             .top_logprobs = f[F_TOP_LOGPROBS],
+                                             .logit_bias = f[F_LOGIT_BIAS],
+                                             .ignore_eos = f[F_IGNORE_EOS],
+                                             .min_tokens = f[F_MIN_TOKENS] });
     ds_rp_max_tokens(p, f[F_MAX_TOKENS], "max_tokens");
     ds_rp_max_tokens(p, f[F_MAX_COMPLETION_TOKENS], "max_completion_tokens");
     ds_rp_stop_list(p, f[F_STOP], "stop", false, false);

@@ -66,7 +66,8 @@ static void logit_bias(ds_rp *p, const ds_json *v)
         double bias;
 
         if (m->key_len == 0 || m->key_len > 9 || m->key[0] < '0' || m->key[0] > '9' || end != m->key + m->key_len) {
-            ds_rp_refuse(p, DS_STAGE_SAMPLING, NULL, "logit_bias", "'%s' is no token id", ds_rp_word(word, sizeof word, (ds_str){ m->key, m->key_len }));
+            ds_rp_refuse(p, DS_STAGE_SAMPLING, NULL, "logit_bias", "'%s' is no token id",
+                         ds_rp_word(word, sizeof word, (ds_str){ m->key, m->key_len }));
             return;
         }
         if (!ds_rp_f64(p, m, &at, m->key, &bias))
@@ -134,7 +135,8 @@ void ds_rp_stop_list(ds_rp *p, const ds_json *v, const char *key, bool list_only
     if (!v || p->rc != DS_OK)
         return;
     if (v->type != DS_JSON_ARRAY && (list_only || v->type != DS_JSON_STRING)) {
-        ds_rp_type(p, NULL, key, "expected %s, got %s", list_only ? "a list of strings" : "a string or a list of strings", ds_json_type_name(v));
+        ds_rp_type(p, NULL, key, "expected %s, got %s", list_only ? "a list of strings" : "a string or a list of strings",
+                   ds_json_type_name(v));
         return;
     }
     list = ds_region_array(p->mem, MAX_STOPS, sizeof *list);
@@ -167,9 +169,10 @@ void ds_rp_stop_list(ds_rp *p, const ds_json *v, const char *key, bool list_only
     i->stop = list;
 }
 
-bool ds_rp_effort(ds_rp *p, const ds_json *v, const ds_path *at, const char *key, bool allow_none, bool allow_number, ds_effort *out, uint32_t *number)
+bool ds_rp_effort(ds_rp *p, const ds_json *v, const ds_path *at, const char *key, bool allow_none, bool allow_number, ds_effort *out,
+                  uint32_t *number)
 {
-    static const ds_effort levels[] = { DS_EFFORT_LOW,   DS_EFFORT_HIGH, DS_EFFORT_HIGH, DS_EFFORT_XHIGH,
+    static const ds_effort levels[] = { DS_EFFORT_LOW, DS_EFFORT_HIGH, DS_EFFORT_HIGH, DS_EFFORT_XHIGH,
                                         DS_EFFORT_MAX, DS_EFFORT_MAX,  DS_EFFORT_LOW,  DS_EFFORT_NONE };
     int64_t x;
     int i;
@@ -180,7 +183,8 @@ bool ds_rp_effort(ds_rp *p, const ds_json *v, const ds_path *at, const char *key
         if (!ds_rp_i64(p, v, at, key, &x))
             return false;
         if (p->o->encoding == DS_ENC_V4) {
-            ds_rp_refuse(p, DS_STAGE_SAMPLING, at, key, "a number needs a V4.1 model; expected one of: none, minimal, low, medium, high, xhigh, ultra, max");
+            ds_rp_refuse(p, DS_STAGE_SAMPLING, at, key,
+                         "a number needs a V4.1 model; expected one of: none, minimal, low, medium, high, xhigh, ultra, max");
             return false;
         }
         if (x < 1 || x > 100) {

@@ -6,12 +6,54 @@
 #define MAX_PROMPTS 20
 
 enum {
-    F_MODEL, F_PROMPT, F_SUFFIX, F_MAX_TOKENS, F_TEMPERATURE, F_TOP_P, F_TOP_K, F_MIN_P, F_FREQUENCY, F_PRESENCE, F_REPETITION, F_SEED, F_N, F_STOP,
-    F_STREAM, F_STREAM_OPTIONS, F_ECHO, F_LOGPROBS, F_LOGIT_BIAS, F_IGNORE_EOS, F_MIN_TOKENS, F_BEST_OF, F_USER, N_FIELDS
+    F_MODEL,
+    F_PROMPT,
+    F_SUFFIX,
+    F_MAX_TOKENS,
+    F_TEMPERATURE,
+    F_TOP_P,
+    F_TOP_K,
+    F_MIN_P,
+    F_FREQUENCY,
+    F_PRESENCE,
+    F_REPETITION,
+    F_SEED,
+    F_N,
+    F_STOP,
+    F_STREAM,
+    F_STREAM_OPTIONS,
+    F_ECHO,
+    F_LOGPROBS,
+    F_LOGIT_BIAS,
+    F_IGNORE_EOS,
+    F_MIN_TOKENS,
+    F_BEST_OF,
+    F_USER,
+    N_FIELDS
 };
-static const char *const fields[N_FIELDS] = { "model", "prompt", "suffix", "max_tokens", "temperature", "top_p", "top_k", "min_p", "frequency_penalty",
-                                              "presence_penalty", "repetition_penalty", "seed", "n", "stop", "stream", "stream_options", "echo",
-                                              "logprobs", "logit_bias", "ignore_eos", "min_tokens", "best_of", "user" };
+static const char *const fields[N_FIELDS] = { "model",
+                                              "prompt",
+                                              "suffix",
+                                              "max_tokens",
+                                              "temperature",
+                                              "top_p",
+                                              "top_k",
+                                              "min_p",
+                                              "frequency_penalty",
+                                              "presence_penalty",
+                                              "repetition_penalty",
+                                              "seed",
+                                              "n",
+                                              "stop",
+                                              "stream",
+                                              "stream_options",
+                                              "echo",
+                                              "logprobs",
+                                              "logit_bias",
+                                              "ignore_eos",
+                                              "min_tokens",
+                                              "best_of",
+                                              "user" };
 
 static void ids_prompt(ds_rp *p, const ds_json *list, const ds_path *at, struct ds_prompt *to)
 {
@@ -55,7 +97,8 @@ static void prompt(ds_rp *p, const ds_json *v)
         return;
     }
     if (v->type != DS_JSON_ARRAY) {
-        ds_rp_type(p, NULL, "prompt", "expected a string, a list of strings, token ids or a list of their lists, got %s", ds_json_type_name(v));
+        ds_rp_type(p, NULL, "prompt", "expected a string, a list of strings, token ids or a list of their lists, got %s",
+                   ds_json_type_name(v));
         return;
     }
     if (v->n == 0)
@@ -86,9 +129,17 @@ void ds_request_completions(ds_rp *p, const ds_json *body)
 
     ds_fields(body, fields, N_FIELDS, f);
     ds_rp_model(p, f[F_MODEL]);
-    ds_rp_sampling(p, &(ds_sampling_fields){ .temperature = f[F_TEMPERATURE], .top_p = f[F_TOP_P], .top_k = f[F_TOP_K], .min_p = f[F_MIN_P],
-                                             .presence = f[F_PRESENCE], .frequency = f[F_FREQUENCY], .repetition = f[F_REPETITION],
-                                             .seed = f[F_SEED], .n = f[F_N], .logit_bias = f[F_LOGIT_BIAS], .ignore_eos = f[F_IGNORE_EOS],
+    ds_rp_sampling(p, &(ds_sampling_fields){ .temperature = f[F_TEMPERATURE],
+                                             .top_p = f[F_TOP_P],
+                                             .top_k = f[F_TOP_K],
+                                             .min_p = f[F_MIN_P],
+                                             .presence = f[F_PRESENCE],
+                                             .frequency = f[F_FREQUENCY],
+                                             .repetition = f[F_REPETITION],
+                                             .seed = f[F_SEED],
+                                             .n = f[F_N],
+                                             .logit_bias = f[F_LOGIT_BIAS],
+                                             .ignore_eos = f[F_IGNORE_EOS],
                                              .min_tokens = f[F_MIN_TOKENS] });
     ds_rp_max_tokens(p, f[F_MAX_TOKENS], "max_tokens");
     ds_rp_stop_list(p, f[F_STOP], "stop", false, false);

@@ -36,7 +36,8 @@ void ds_path_text(char *out, size_t cap, const ds_path *at, const char *key)
         snprintf(out, cap, "...%s", text + (len - (cap - 4)));
 }
 
-static void fill(ds_api_error *e, int status, const char *type, const char *code, const ds_path *at, const char *key, const char *fmt, va_list ap)
+static void fill(ds_api_error *e, int status, const char *type, const char *code, const ds_path *at, const char *key, const char *fmt,
+                 va_list ap)
 {
     char param[sizeof e->param], text[sizeof e->message];
 
@@ -72,8 +73,8 @@ void ds_rp_refuse(ds_rp *p, ds_stage stage, const ds_path *at, const char *key, 
     va_end(ap);
 }
 
-void ds_rp_refuse_status(ds_rp *p, ds_stage stage, int status, const char *type, const char *code, const ds_path *at, const char *key, const char *fmt,
-                         ...)
+void ds_rp_refuse_status(ds_rp *p, ds_stage stage, int status, const char *type, const char *code, const ds_path *at, const char *key,
+                         const char *fmt, ...)
 {
     va_list ap;
 

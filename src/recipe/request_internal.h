@@ -29,9 +29,9 @@ struct ds_request {
     ds_request_info_data info;
     ds_conv conv;
     ds_doc *docs;
-    ds_idmap tool_map;             /* rendered name -> index */
-    const ds_json **tool_source;   /* per tool: the client's function object, for official_schemas */
-    ds_image *images;              /* info.images, writable */
+    ds_idmap tool_map;           /* rendered name -> index */
+    const ds_json **tool_source; /* per tool: the client's function object, for official_schemas */
+    ds_image *images;            /* info.images, writable */
     uint32_t cap_images;
     ds_effort effort;
     /* Responses: what a store record holds */
@@ -42,30 +42,30 @@ struct ds_request {
     struct ds_prompt *prompts;
     ds_str suffix;
     /* rendered */
-    struct ds_rendered *rendered;  /* n_prompts of them */
+    struct ds_rendered *rendered; /* n_prompts of them */
 };
 
 struct ds_prompt {
-    ds_str text;       /* absent: ids */
+    ds_str text; /* absent: ids */
     uint32_t *ids;
     size_t n_ids;
 };
 
 struct ds_rendered {
-    char *text;        /* heap */
-    ds_run *runs;      /* heap */
+    char *text;   /* heap */
+    ds_run *runs; /* heap */
     size_t n_runs, text_bytes;
 };
 
 typedef enum { /* in the order in which refusals win */
-    DS_STAGE_TYPE,
-    DS_STAGE_MODEL,
-    DS_STAGE_SAMPLING,
-    DS_STAGE_TOOLS,
-    DS_STAGE_CHOICE,
-    DS_STAGE_MESSAGES,
-    DS_STAGE_FORMAT,
-    DS_STAGE_SIZE,
+               DS_STAGE_TYPE,
+               DS_STAGE_MODEL,
+               DS_STAGE_SAMPLING,
+               DS_STAGE_TOOLS,
+               DS_STAGE_CHOICE,
+               DS_STAGE_MESSAGES,
+               DS_STAGE_FORMAT,
+               DS_STAGE_SIZE,
 } ds_stage;
 
 /* Where we are in the body: a chain on the C stack, written out only for an error. */
@@ -87,9 +87,9 @@ typedef struct {
     ds_err *err;
     ds_stage held_stage; /* DS_STAGE_TYPE: nothing held */
     ds_api_error held;
-    ds_idmap ids;        /* scratch of the adapters */
+    ds_idmap ids; /* scratch of the adapters */
     ds_api_error hook_why;
-    bool mentions_json;  /* some content contains "json" */
+    bool mentions_json; /* some content contains "json" */
     bool choice_named;
     uint32_t open_calls, answered; /* of the last assistant message */
 } ds_rp;
@@ -100,8 +100,8 @@ void ds_path_text(char *out, size_t cap, const ds_path *at, const char *key);
 /* ---- errors ---- */
 void ds_rp_type(ds_rp *p, const ds_path *at, const char *key, const char *fmt, ...) __attribute__((format(printf, 4, 5)));
 void ds_rp_refuse(ds_rp *p, ds_stage stage, const ds_path *at, const char *key, const char *fmt, ...) __attribute__((format(printf, 5, 6)));
-void ds_rp_refuse_status(ds_rp *p, ds_stage stage, int status, const char *type, const char *code, const ds_path *at, const char *key, const char *fmt,
-                         ...) __attribute__((format(printf, 8, 9)));
+void ds_rp_refuse_status(ds_rp *p, ds_stage stage, int status, const char *type, const char *code, const ds_path *at, const char *key,
+                         const char *fmt, ...) __attribute__((format(printf, 8, 9)));
 void ds_rp_oom(ds_rp *p);
 /* True when parsing must stop; notices an exhausted region. */
 bool ds_rp_stop(ds_rp *p);
@@ -111,7 +111,7 @@ const char *ds_rp_word(char *buf, size_t cap, ds_str s);
 /* ---- fields: `null` counts as absent everywhere ---- */
 /* f[i] = member names[i], or NULL. One pass over the members. */
 void ds_fields(const ds_json *obj, const char *const *names, size_t n, const ds_json **f);
-bool ds_rp_str(ds_rp *p, const ds_json *v, const ds_path *at, const char *key, ds_str *out);    /* false: absent or refused */
+bool ds_rp_str(ds_rp *p, const ds_json *v, const ds_path *at, const char *key, ds_str *out); /* false: absent or refused */
 bool ds_rp_bool(ds_rp *p, const ds_json *v, const ds_path *at, const char *key, bool *out);
 bool ds_rp_i64(ds_rp *p, const ds_json *v, const ds_path *at, const char *key, int64_t *out);
 bool ds_rp_f64(ds_rp *p, const ds_json *v, const ds_path *at, const char *key, double *out);
@@ -134,15 +134,16 @@ ds_str ds_rp_json_text(ds_rp *p, const ds_json *v, ds_json_style style);
 /* ---- common pieces ---- */
 void ds_rp_model(ds_rp *p, const ds_json *v);
 typedef struct {
-    const ds_json *temperature, *top_p, *top_k, *min_p, *presence, *frequency, *repetition, *seed, *n, *logprobs, *top_logprobs, *logit_bias,
-        *ignore_eos, *min_tokens;
+    const ds_json *temperature, *top_p, *top_k, *min_p, *presence, *frequency, *repetition, *seed, *n, *logprobs, *top_logprobs,
+        *logit_bias, *ignore_eos, *min_tokens;
 } ds_sampling_fields;
 void ds_rp_sampling(ds_rp *p, const ds_sampling_fields *f);
 void ds_rp_max_tokens(ds_rp *p, const ds_json *v, const char *key);
 /* list_only: Messages. refuse_empty: an empty string is an error instead of being dropped. */
 void ds_rp_stop_list(ds_rp *p, const ds_json *v, const char *key, bool list_only, bool refuse_empty);
 /* Effort by name; DS_EFFORT_NONE for "none". False: absent or refused. */
-bool ds_rp_effort(ds_rp *p, const ds_json *v, const ds_path *at, const char *key, bool allow_none, bool allow_number, ds_effort *out, uint32_t *number);
+bool ds_rp_effort(ds_rp *p, const ds_json *v, const ds_path *at, const char *key, bool allow_none, bool allow_number, ds_effort *out,
+                  uint32_t *number);
 /* thinking: -1 = not said. Fills info.thinking, effort. */
 void ds_rp_thinking(ds_rp *p, int thinking, bool has_effort, ds_effort effort, uint32_t number);
 
@@ -154,7 +155,8 @@ void ds_rp_note_json(ds_rp *p, ds_str s);
 
 /* ---- images and documents ---- */
 /* url: data: or http(s). Adds an image and puts it into *content. */
-void ds_rp_image_url(ds_rp *p, ds_parts *content, const ds_json *url, const ds_json *detail, const ds_path *at, const char *key, const char *detail_key);
+void ds_rp_image_url(ds_rp *p, ds_parts *content, const ds_json *url, const ds_json *detail, const ds_path *at, const char *key,
+                     const char *detail_key);
 void ds_rp_image_base64(ds_rp *p, ds_parts *content, ds_str media_type, ds_str data, const ds_path *at);
 void ds_rp_image_file(ds_rp *p, ds_parts *content, ds_str file_id, const ds_json *detail, const ds_path *at, const char *key);
 /* A data: URL of any type as content: images become images, text is inlined, others go through io->document. False: nothing could be made of
@@ -166,7 +168,8 @@ bool ds_rp_base64(ds_rp *p, ds_str text, ds_str *out); /* decoded into the regio
 /* ---- tools ---- */
 void ds_rp_tools_begin(ds_rp *p, size_t max_new);
 /* source: the client's object. NULL when refused. Checks the name, uniqueness, the schema. */
-ds_tool *ds_rp_add_tool(ds_rp *p, ds_str name, ds_str description, const ds_json *parameters, bool strict, const ds_json *source, const ds_path *at);
+ds_tool *ds_rp_add_tool(ds_rp *p, ds_str name, ds_str description, const ds_json *parameters, bool strict, const ds_json *source,
+                        const ds_path *at);
 /* name, description, format (text or grammar) of a custom tool; the object that holds them. */
 void ds_rp_add_custom(ds_rp *p, const ds_json *obj, const ds_path *at, bool nested_grammar);
 bool ds_rp_name_ok(ds_str name);

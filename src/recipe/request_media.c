@@ -69,8 +69,8 @@ static const char *image_type(ds_str type)
 
 static bool text_type(ds_str type)
 {
-    static const char *const names[] = { "application/json", "application/xml", "application/yaml", "application/x-yaml", "application/toml",
-                                         "application/javascript", "application/x-sh", "application/sql" };
+    static const char *const names[] = { "application/json", "application/xml",        "application/yaml", "application/x-yaml",
+                                         "application/toml", "application/javascript", "application/x-sh", "application/sql" };
 
     if (type.n >= 5 && strncasecmp(type.p, "text/", 5) == 0)
         return true;
@@ -99,7 +99,8 @@ static bool is_data_url(ds_str url)
     return url.n >= 5 && strncasecmp(url.p, "data:", 5) == 0;
 }
 
-void ds_rp_image_url(ds_rp *p, ds_parts *content, const ds_json *url, const ds_json *detail, const ds_path *at, const char *key, const char *detail_key)
+void ds_rp_image_url(ds_rp *p, ds_parts *content, const ds_json *url, const ds_json *detail, const ds_path *at, const char *key,
+                     const char *detail_key)
 {
     ds_str s, type, body;
     bool base64;
@@ -120,7 +121,8 @@ void ds_rp_image_url(ds_rp *p, ds_parts *content, const ds_json *url, const ds_j
         }
         canonical = image_type(type);
         if (!canonical) {
-            ds_rp_refuse(p, DS_STAGE_MESSAGES, at, key, "image type '%s' is not supported; expected one of: image/jpeg, image/png, image/gif, image/webp",
+            ds_rp_refuse(p, DS_STAGE_MESSAGES, at, key,
+                         "image type '%s' is not supported; expected one of: image/jpeg, image/png, image/gif, image/webp",
                          ds_rp_word(word, sizeof word, type));
             return;
         }
@@ -153,7 +155,8 @@ void ds_rp_image_base64(ds_rp *p, ds_parts *content, ds_str media_type, ds_str d
     if (!im)
         return;
     if (!canonical)
-        ds_rp_refuse(p, DS_STAGE_MESSAGES, at, "media_type", "'%s' is not supported; expected one of: image/jpeg, image/png, image/gif, image/webp",
+        ds_rp_refuse(p, DS_STAGE_MESSAGES, at, "media_type",
+                     "'%s' is not supported; expected one of: image/jpeg, image/png, image/gif, image/webp",
                      ds_rp_word(word, sizeof word, media_type));
     if (!data.n)
         ds_rp_refuse(p, DS_STAGE_MESSAGES, at, "data", "must not be empty");
@@ -223,7 +226,8 @@ static bool ask_document(ds_rp *p, ds_parts *content, ds_str type, ds_str base64
         return false;
     rc = p->io->document(p->io->ctx, type.p, base64.p, base64.n, &text, &n, &p->hook_why, p->err);
     if (rc == DS_E_FORMAT) {
-        ds_rp_refuse_status(p, DS_STAGE_MESSAGES, p->hook_why.status, p->hook_why.type, p->hook_why.code, at, key, "%s", p->hook_why.message);
+        ds_rp_refuse_status(p, DS_STAGE_MESSAGES, p->hook_why.status, p->hook_why.type, p->hook_why.code, at, key, "%s",
+                            p->hook_why.message);
         return true;
     }
     if (rc != DS_OK) {

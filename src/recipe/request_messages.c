@@ -4,11 +4,26 @@
 #include "recipe/request_internal.h"
 
 enum {
-    F_MODEL, F_MESSAGES, F_MAX_TOKENS, F_SYSTEM, F_TEMPERATURE, F_TOP_P, F_TOP_K, F_STOP, F_STREAM, F_TOOLS, F_TOOL_CHOICE, F_THINKING,
-    F_OUTPUT_CONFIG, F_OUTPUT_FORMAT, F_METADATA, N_FIELDS
+    F_MODEL,
+    F_MESSAGES,
+    F_MAX_TOKENS,
+    F_SYSTEM,
+    F_TEMPERATURE,
+    F_TOP_P,
+    F_TOP_K,
+    F_STOP,
+    F_STREAM,
+    F_TOOLS,
+    F_TOOL_CHOICE,
+    F_THINKING,
+    F_OUTPUT_CONFIG,
+    F_OUTPUT_FORMAT,
+    F_METADATA,
+    N_FIELDS
 };
-static const char *const fields[N_FIELDS] = { "model", "messages", "max_tokens", "system", "temperature", "top_p", "top_k", "stop_sequences", "stream",
-                                              "tools", "tool_choice", "thinking", "output_config", "output_format", "metadata" };
+static const char *const fields[N_FIELDS] = { "model",       "messages", "max_tokens",     "system",        "temperature",
+                                              "top_p",       "top_k",    "stop_sequences", "stream",        "tools",
+                                              "tool_choice", "thinking", "output_config",  "output_format", "metadata" };
 
 static const char unsupported_document[] = "[Unsupported Document]";
 
@@ -235,7 +250,8 @@ static void document_content(ds_rp *p, ds_parts *to, const ds_json *v, ds_str be
         if (!f[0])
             ds_rp_missing(p, &item, "type");
         kind = ds_rp_enum(p, f[0], &item, "type", "text|image");
-        if (kind == 0 && before.n && e == v->child && ds_rp_str(p, f[1], &item, "text", &s)) { /* the title stands directly before the text */
+        if (kind == 0 && before.n && e == v->child &&
+            ds_rp_str(p, f[1], &item, "text", &s)) { /* the title stands directly before the text */
             to->last->text = ds_region_join(p->mem, before, s);
             ds_rp_check_text(p, DS_STAGE_MESSAGES, s, &item, "text");
         } else if (kind == 0) {
@@ -543,7 +559,8 @@ static void assistant(ds_rp *p, const ds_json *content, const ds_path *at)
 static void all_answered(ds_rp *p, const ds_path *at)
 {
     if (p->open_calls && p->answered < p->open_calls)
-        ds_rp_refuse(p, DS_STAGE_MESSAGES, at, "content", "%u tool_use of the assistant message before have no tool_result here", p->open_calls - p->answered);
+        ds_rp_refuse(p, DS_STAGE_MESSAGES, at, "content", "%u tool_use of the assistant message before have no tool_result here",
+                     p->open_calls - p->answered);
     p->open_calls = 0;
 }
 

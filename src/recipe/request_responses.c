@@ -6,14 +6,66 @@
 #include "recipe/responses_items.h"
 
 enum {
-    F_MODEL, F_INPUT, F_INSTRUCTIONS, F_STREAM, F_MAX_TOKENS, F_TEMPERATURE, F_TOP_P, F_TOP_K, F_SEED, F_REASONING, F_TEXT, F_TOOLS, F_TOOL_CHOICE,
-    F_PARALLEL, F_PREVIOUS, F_CONVERSATION, F_STORE, F_INCLUDE, F_TOP_LOGPROBS, F_STOP, F_BACKGROUND, F_TRUNCATION, F_PROMPT, F_METADATA, F_USER,
-    F_SAFETY, F_CACHE_KEY, F_SERVICE_TIER, F_MAX_TOOL_CALLS, N_FIELDS
+    F_MODEL,
+    F_INPUT,
+    F_INSTRUCTIONS,
+    F_STREAM,
+    F_MAX_TOKENS,
+    F_TEMPERATURE,
+    F_TOP_P,
+    F_TOP_K,
+    F_SEED,
+    F_REASONING,
+    F_TEXT,
+    F_TOOLS,
+    F_TOOL_CHOICE,
+    F_PARALLEL,
+    F_PREVIOUS,
+    F_CONVERSATION,
+    F_STORE,
+    F_INCLUDE,
+    F_TOP_LOGPROBS,
+    F_STOP,
+    F_BACKGROUND,
+    F_TRUNCATION,
+    F_PROMPT,
+    F_METADATA,
+    F_USER,
+    F_SAFETY,
+    F_CACHE_KEY,
+    F_SERVICE_TIER,
+    F_MAX_TOOL_CALLS,
+    N_FIELDS
 };
-static const char *const fields[N_FIELDS] = { "model", "input", "instructions", "stream", "max_output_tokens", "temperature", "top_p", "top_k", "seed",
-                                              "reasoning", "text", "tools", "tool_choice", "parallel_tool_calls", "previous_response_id",
-                                              "conversation", "store", "include", "top_logprobs", "stop", "background", "truncation", "prompt",
-                                              "metadata", "user", "safety_identifier", "prompt_cache_key", "service_tier", "max_tool_calls" };
+static const char *const fields[N_FIELDS] = { "model",
+                                              "input",
+                                              "instructions",
+                                              "stream",
+                                              "max_output_tokens",
+                                              "temperature",
+                                              "top_p",
+                                              "top_k",
+                                              "seed",
+                                              "reasoning",
+                                              "text",
+                                              "tools",
+                                              "tool_choice",
+                                              "parallel_tool_calls",
+                                              "previous_response_id",
+                                              "conversation",
+                                              "store",
+                                              "include",
+                                              "top_logprobs",
+                                              "stop",
+                                              "background",
+                                              "truncation",
+                                              "prompt",
+                                              "metadata",
+                                              "user",
+                                              "safety_identifier",
+                                              "prompt_cache_key",
+                                              "service_tier",
+                                              "max_tool_calls" };
 
 /* ---- options ---- */
 
@@ -195,9 +247,8 @@ static void tools(ds_rp *p, const ds_json *v)
         if (ds_str_is(type, "function"))
             function(p, e, &item, (ds_str){ NULL, 0 }, (ds_str){ NULL, 0 });
         else if (ds_str_is(type, "namespace"))
-            namespace(p, e, &item, &namespaces);
-        else if (ds_str_is(type, "custom"))
-            ds_rp_add_custom(p, e, &item, false);
+        namespace(p, e, &item, &namespaces);
+        else if (ds_str_is(type, "custom")) ds_rp_add_custom(p, e, &item, false);
         else if (ds_str_starts(type, "web_search") && p->o->refuse_web_search)
             ds_rp_refuse(p, DS_STAGE_TOOLS, &item, "type", "'%s' is not supported", ds_rp_word(word, sizeof word, type));
         /* other hosted kinds aren't shown to the model */
@@ -319,7 +370,10 @@ void ds_request_responses(ds_rp *p, const ds_json *body)
 
     ds_fields(body, fields, N_FIELDS, f);
     ds_rp_model(p, f[F_MODEL]);
-    ds_rp_sampling(p, &(ds_sampling_fields){ .temperature = f[F_TEMPERATURE], .top_p = f[F_TOP_P], .top_k = f[F_TOP_K], .seed = f[F_SEED],
+    ds_rp_sampling(p, &(ds_sampling_fields){ .temperature = f[F_TEMPERATURE],
+                                             .top_p = f[F_TOP_P],
+                                             .top_k = f[F_TOP_K],
+                                             .seed = f[F_SEED],
                                              .top_logprobs = f[F_TOP_LOGPROBS] });
     options(p, f);
     thinking(p, f);

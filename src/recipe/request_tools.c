@@ -39,7 +39,8 @@ ds_tool *ds_rp_find_tool(ds_rp *p, ds_str name)
     return s ? (ds_tool *)&p->r->info.tools[s->value] : NULL;
 }
 
-ds_tool *ds_rp_add_tool(ds_rp *p, ds_str name, ds_str description, const ds_json *parameters, bool strict, const ds_json *source, const ds_path *at)
+ds_tool *ds_rp_add_tool(ds_rp *p, ds_str name, ds_str description, const ds_json *parameters, bool strict, const ds_json *source,
+                        const ds_path *at)
 {
     ds_request *r = p->r;
     ds_tool *t;
@@ -57,11 +58,14 @@ ds_tool *ds_rp_add_tool(ds_rp *p, ds_str name, ds_str description, const ds_json
         const ds_json *type = ds_json_get(parameters, "type");
 
         if (!ds_schema_valid(parameters, what, sizeof what))
-            ds_rp_refuse(p, DS_STAGE_TOOLS, at, NULL, "the parameters of '%s' are no JSON Schema: %s", ds_rp_word(word, sizeof word, name), what);
+            ds_rp_refuse(p, DS_STAGE_TOOLS, at, NULL, "the parameters of '%s' are no JSON Schema: %s", ds_rp_word(word, sizeof word, name),
+                         what);
         else if (type && !ds_json_str_eq(type, "object"))
-            ds_rp_refuse(p, DS_STAGE_TOOLS, at, NULL, "the parameters of '%s' must be of type \"object\"", ds_rp_word(word, sizeof word, name));
+            ds_rp_refuse(p, DS_STAGE_TOOLS, at, NULL, "the parameters of '%s' must be of type \"object\"",
+                         ds_rp_word(word, sizeof word, name));
         else if (strict && !ds_schema_enforceable(parameters, what, sizeof what))
-            ds_rp_refuse(p, DS_STAGE_TOOLS, at, NULL, "strict is not possible for '%s': %s is not supported", ds_rp_word(word, sizeof word, name), what);
+            ds_rp_refuse(p, DS_STAGE_TOOLS, at, NULL, "strict is not possible for '%s': %s is not supported",
+                         ds_rp_word(word, sizeof word, name), what);
         ds_rp_check_json(p, DS_STAGE_TOOLS, parameters, at, "parameters");
     }
     r->tool_source[r->info.n_tools] = source;
@@ -74,17 +78,19 @@ ds_tool *ds_rp_add_tool(ds_rp *p, ds_str name, ds_str description, const ds_json
     return t;
 }
 
-static const char patch_help[] =
-    "Edits files. The input is one patch: a first line `*** Begin Patch`, one section a file, a last line `*** End Patch`. A section starts with "
-    "`*** Add File: PATH` (then every line of the new file with `+` before it), `*** Delete File: PATH` (nothing more), or `*** Update File: PATH`, "
-    "which may be followed by `*** Move to: NEWPATH` and has hunks: a line `@@`, optionally with the surrounding function or class, then lines that "
-    "begin with a space (unchanged), `-` (removed) or `+` (added). Paths are relative.";
+static const char patch_help[] = "Edits files. The input is one patch: a first line `*** Begin Patch`, one section a file, a last line "
+                                 "`*** End Patch`. A section starts with "
+                                 "`*** Add File: PATH` (then every line of the new file with `+` before it), `*** Delete File: PATH` "
+                                 "(nothing more), or `*** Update File: PATH`, "
+                                 "which may be followed by `*** Move to: NEWPATH` and has hunks: a line `@@`, optionally with the "
+                                 "surrounding function or class, then lines that "
+                                 "begin with a space (unchanged), `-` (removed) or `+` (added). Paths are relative.";
 
 /* Description, blank line, syntax, grammar. */
 static ds_str with_grammar(ds_rp *p, ds_str description, ds_grammar_syntax syntax, ds_str definition)
 {
-    ds_str note = ds_lit(syntax == DS_GRAMMAR_LARK ? "The input must follow this grammar (syntax: lark):\n" :
-                                                     "The input must match this regular expression (syntax: regex):\n");
+    ds_str note = ds_lit(syntax == DS_GRAMMAR_LARK ? "The input must follow this grammar (syntax: lark):\n"
+                                                   : "The input must match this regular expression (syntax: regex):\n");
 
     if (description.n)
         description = ds_region_join(p->mem, description, ds_lit("\n\n"));

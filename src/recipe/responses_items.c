@@ -5,17 +5,15 @@
 static const char no_output[] = "[No output]";
 static const char unsupported_document[] = "[Unsupported Document]";
 
-enum {
-    I_TYPE, I_ROLE, I_CONTENT, I_ID, I_CALL_ID, I_NAME, I_ARGUMENTS, I_NAMESPACE, I_INPUT, I_OUTPUT, I_ENCRYPTED, I_ACTION, N_ITEM
-};
-static const char *const item_fields[N_ITEM] = { "type", "role", "content", "id", "call_id", "name", "arguments", "namespace",
-                                                 "input", "output", "encrypted_content", "action" };
+enum { I_TYPE, I_ROLE, I_CONTENT, I_ID, I_CALL_ID, I_NAME, I_ARGUMENTS, I_NAMESPACE, I_INPUT, I_OUTPUT, I_ENCRYPTED, I_ACTION, N_ITEM };
+static const char *const item_fields[N_ITEM] = { "type",      "role",      "content", "id",     "call_id",           "name",
+                                                 "arguments", "namespace", "input",   "output", "encrypted_content", "action" };
 
 /* A call of the run that waits for its outputs, in order of arrival. */
 typedef struct pending pending;
 struct pending {
     pending *next;
-    ds_call call;       /* linked into its message when the run ends */
+    ds_call call; /* linked into its message when the run ends */
     ds_parts output;
     bool answered;
     ds_path at;
@@ -29,10 +27,10 @@ struct late {
 
 typedef struct {
     ds_rp *p;
-    ds_idmap seen;       /* call ids so far -> index into calls */
-    pending **calls;     /* every call so far */
+    ds_idmap seen;   /* call ids so far -> index into calls */
+    pending **calls; /* every call so far */
     uint32_t n_calls;
-    ds_idmap outputs;    /* lenient: call id -> index into lates */
+    ds_idmap outputs; /* lenient: call id -> index into lates */
     late *lates;
     pending *first, *last;
     uint32_t n_open;
@@ -322,7 +320,8 @@ static void reasoning(items *s, const ds_json **f, const ds_path *at)
             }
         }
     }
-    if (!parts.bytes && ds_rp_str(p, f[I_ENCRYPTED], at, "encrypted_content", &blob) && ds_rp_unseal(p, blob, at, "encrypted_content", &text)) {
+    if (!parts.bytes && ds_rp_str(p, f[I_ENCRYPTED], at, "encrypted_content", &blob) &&
+        ds_rp_unseal(p, blob, at, "encrypted_content", &text)) {
         ds_rp_check_text(p, DS_STAGE_MESSAGES, text, at, "encrypted_content");
         ds_parts_text(&parts, p->mem, text, "\n");
     }
@@ -414,7 +413,8 @@ static void reference(items *s, const ds_json *item, const ds_json **f, const ds
         p->r->last_resolved = r;
         one_item(s, found, at, false);
     } else {
-        ds_rp_refuse_status(p, DS_STAGE_MESSAGES, 404, NULL, "item_not_found", at, "id", "no stored item '%s'", ds_rp_word(word, sizeof word, id));
+        ds_rp_refuse_status(p, DS_STAGE_MESSAGES, 404, NULL, "item_not_found", at, "id", "no stored item '%s'",
+                            ds_rp_word(word, sizeof word, id));
     }
 }
 
@@ -447,7 +447,8 @@ static void one_item(items *s, const ds_json *e, const ds_path *at, bool may_ref
         if (!f[I_ACTION])
             ds_rp_missing(p, at, "action");
         add_call(s, f, ds_lit("local_shell"), at, 2);
-    } else if (ds_str_is(type, "function_call_output") || ds_str_is(type, "custom_tool_call_output") || ds_str_is(type, "local_shell_call_output")) {
+    } else if (ds_str_is(type, "function_call_output") || ds_str_is(type, "custom_tool_call_output") ||
+               ds_str_is(type, "local_shell_call_output")) {
         add_output(s, e, f, at);
     } else if (ds_str_is(type, "item_reference") && may_refer) {
         reference(s, e, f, at);

@@ -6,20 +6,20 @@
 #include "recipe/request_internal.h"
 
 typedef enum {
-    ANY,         /* any value */
-    SCHEMA,      /* object or boolean */
-    SCHEMAS,     /* non-empty list of schemas */
-    ITEMS,       /* schema or list of schemas (older drafts) */
-    MAP,         /* object whose values are schemas */
-    DEPS,        /* object whose values are schemas or lists of strings (older drafts) */
-    STRINGS,     /* list of strings */
-    TYPE,        /* a type name or a list of them */
-    LIST,        /* a list */
+    ANY,     /* any value */
+    SCHEMA,  /* object or boolean */
+    SCHEMAS, /* non-empty list of schemas */
+    ITEMS,   /* schema or list of schemas (older drafts) */
+    MAP,     /* object whose values are schemas */
+    DEPS,    /* object whose values are schemas or lists of strings (older drafts) */
+    STRINGS, /* list of strings */
+    TYPE,    /* a type name or a list of them */
+    LIST,    /* a list */
     STRING,
     NUMBER,
-    BOUND,       /* a number, or a boolean (draft 4) */
-    POSITIVE,    /* number > 0 */
-    COUNT,       /* integer >= 0 */
+    BOUND,    /* a number, or a boolean (draft 4) */
+    POSITIVE, /* number > 0 */
+    COUNT,    /* integer >= 0 */
     BOOLEAN,
 } shape;
 

@@ -203,9 +203,10 @@ ds_rc ds_seal_open(const ds_seal *s, const char *blob, size_t n, char *out, size
     nonce = raw + HEAD_BYTES;
     body = nonce + NONCE_BYTES;
     text_n = raw_n - EXTRA_BYTES;
-    if (EVP_DecryptInit_ex(ctx, EVP_aes_256_gcm(), NULL, s->keys[k].key, nonce) != 1 || EVP_DecryptUpdate(ctx, NULL, &len, raw, HEAD_BYTES) != 1 ||
-        EVP_DecryptUpdate(ctx, (uint8_t *)out, &len, body, (int)text_n) != 1 ||
-        EVP_CIPHER_CTX_ctrl(ctx, EVP_CTRL_GCM_SET_TAG, TAG_BYTES, body + text_n) != 1 || EVP_DecryptFinal_ex(ctx, (uint8_t *)out + len, &more) != 1) {
+    if (EVP_DecryptInit_ex(ctx, EVP_aes_256_gcm(), NULL, s->keys[k].key, nonce) != 1 ||
+        EVP_DecryptUpdate(ctx, NULL, &len, raw, HEAD_BYTES) != 1 || EVP_DecryptUpdate(ctx, (uint8_t *)out, &len, body, (int)text_n) != 1 ||
+        EVP_CIPHER_CTX_ctrl(ctx, EVP_CTRL_GCM_SET_TAG, TAG_BYTES, body + text_n) != 1 ||
+        EVP_DecryptFinal_ex(ctx, (uint8_t *)out + len, &more) != 1) {
         OPENSSL_cleanse(out, text_n);
         ds_fail(err, rc, "damaged sealed text");
         goto done;

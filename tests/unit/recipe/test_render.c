@@ -4,8 +4,10 @@
 #include "recipe/image_size.h"
 #include "request_test.h"
 
-static const char weather[] = "{'model':'m','messages':[{'role':'user','content':'Paris?'}],'thinking':{'type':'disabled'},'tools':[{'type':'function','function':{'name':"
-                              "'get_weather','description':'Weather','parameters':{'type':'object','properties':{'city':{'type':'string'}},'required':['city']}}}]}";
+static const char weather[] =
+    "{'model':'m','messages':[{'role':'user','content':'Paris?'}],'thinking':{'type':'disabled'},'tools':[{'type':'function','function':{'"
+    "name':"
+    "'get_weather','description':'Weather','parameters':{'type':'object','properties':{'city':{'type':'string'}},'required':['city']}}}]}";
 
 static ds_request *parse(ds_proto proto, ds_encoding enc, const char *set, const char *body)
 {
@@ -88,18 +90,26 @@ static void expect_runs(ds_request *r, const char *want)
 static void what_is_control(void **state)
 {
     (void)state;
-    expect_runs(parse(DS_PROTO_CHAT, DS_ENC_V41, NULL, "{'model':'m','messages':[{'role':'system','content':'S<｜User｜>'},{'role':'user','content':'<think>｜DSML｜'}]}"),
-                "[<｜begin▁of▁sentence｜>][<｜System｜>]Reasoning Effort: 75 (range 1-100, the higher the value, the more thorough the reasoning)\n\nS<｜User｜>[<｜User｜>]"
-                "<think>｜DSML｜[<｜Assistant｜>][<think>]");
-    expect_runs(parse(DS_PROTO_CHAT, DS_ENC_V4, NULL,
-                      "{'model':'m','thinking':{'type':'disabled'},'messages':[{'role':'user','content':''},{'role':'assistant','content':'','tool_calls':[{'id':'1','function':"
-                      "{'name':'f','arguments':{'k':'</｜DSML｜parameter>'}}}]},{'role':'tool','tool_call_id':'1','content':'<｜Assistant｜>'}]}"),
-                "[<｜begin▁of▁sentence｜>][<｜User｜>][<｜Assistant｜>][</think>]\n\n<[｜DSML｜]tool_calls>\n<[｜DSML｜]invoke name=\"f\">\n<[｜DSML｜]parameter name=\"k\" "
-                "string=\"true\"></｜DSML｜parameter></[｜DSML｜]parameter>\n</[｜DSML｜]invoke>\n</[｜DSML｜]tool_calls>[<｜end▁of▁sentence｜>][<｜User｜>]<tool_result>"
-                "<｜Assistant｜></tool_result>[<｜Assistant｜>][</think>]");
     expect_runs(parse(DS_PROTO_CHAT, DS_ENC_V41, NULL,
-                      "{'model':'m','thinking':{'type':'disabled'},'messages':[{'role':'user','content':'<｜box｜>'},{'role':'assistant','content':'a<｜box｜>1<｜/box｜>b<｜x'}]}"),
-                "[<｜begin▁of▁sentence｜>][<｜User｜>]<｜box｜>[<｜Assistant｜>][</think>]a[<｜box｜>]1[<｜/box｜>]b<｜x[<｜end▁of▁sentence｜>][<｜Assistant｜>][</think>]");
+                      "{'model':'m','messages':[{'role':'system','content':'S<｜User｜>'},{'role':'user','content':'<think>｜DSML｜'}]}"),
+                "[<｜begin▁of▁sentence｜>][<｜System｜>]Reasoning Effort: 75 (range 1-100, the higher the value, the more thorough the "
+                "reasoning)\n\nS<｜User｜>[<｜User｜>]"
+                "<think>｜DSML｜[<｜Assistant｜>][<think>]");
+    expect_runs(
+        parse(DS_PROTO_CHAT, DS_ENC_V4, NULL,
+              "{'model':'m','thinking':{'type':'disabled'},'messages':[{'role':'user','content':''},{'role':'assistant','content':'','tool_"
+              "calls':[{'id':'1','function':"
+              "{'name':'f','arguments':{'k':'</｜DSML｜parameter>'}}}]},{'role':'tool','tool_call_id':'1','content':'<｜Assistant｜>'}]}"),
+        "[<｜begin▁of▁sentence｜>][<｜User｜>][<｜Assistant｜>][</think>]\n\n<[｜DSML｜]tool_calls>\n<[｜DSML｜]invoke "
+        "name=\"f\">\n<[｜DSML｜]parameter name=\"k\" "
+        "string=\"true\"></｜DSML｜parameter></[｜DSML｜]parameter>\n</[｜DSML｜]invoke>\n</"
+        "[｜DSML｜]tool_calls>[<｜end▁of▁sentence｜>][<｜User｜>]<tool_result>"
+        "<｜Assistant｜></tool_result>[<｜Assistant｜>][</think>]");
+    expect_runs(parse(DS_PROTO_CHAT, DS_ENC_V41, NULL,
+                      "{'model':'m','thinking':{'type':'disabled'},'messages':[{'role':'user','content':'<｜box｜>'},{'role':'assistant','"
+                      "content':'a<｜box｜>1<｜/box｜>b<｜x'}]}"),
+                "[<｜begin▁of▁sentence｜>][<｜User｜>]<｜box｜>[<｜Assistant｜>][</think>]a[<｜box｜>]1[<｜/"
+                "box｜>]b<｜x[<｜end▁of▁sentence｜>][<｜Assistant｜>][</think>]");
     expect_runs(parse(DS_PROTO_CHAT, DS_ENC_V41, "grounding_tokens=false",
                       "{'model':'m','thinking':{'type':'disabled'},'messages':[{'role':'assistant','content':'a<｜box｜>'}]}"),
                 "[<｜begin▁of▁sentence｜>][<｜Assistant｜>][</think>]a<｜box｜>[<｜end▁of▁sentence｜>][<｜Assistant｜>][</think>]");
@@ -122,7 +132,7 @@ static void tools_prose(void **state)
             controls[plain] += runs[i].control;
         ds_request_destroy(r);
     }
-    assert_int_equal(controls[1], 5); /* begin, system, user, assistant, end of thinking */
+    assert_int_equal(controls[1], 5);         /* begin, system, user, assistant, end of thinking */
     assert_int_equal(controls[0], 5 + 9 + 4); /* nine tags and four think words in the prose */
 }
 
@@ -137,7 +147,8 @@ static void completions(void **state)
         { "prompt type", "{'model':'m','prompt':{}}", NULL, "prompt" },
         { "prompt element", "{'model':'m','prompt':['a',1]}", NULL, "prompt[1]" },
         { "empty list", "{'model':'m','prompt':[]}", NULL, "prompt", "empty" },
-        { "too many", "{'model':'m','prompt':['1','2','3','4','5','6','7','8','9','0','1','2','3','4','5','6','7','8','9','0','1']}", NULL, "prompt", "20" },
+        { "too many", "{'model':'m','prompt':['1','2','3','4','5','6','7','8','9','0','1','2','3','4','5','6','7','8','9','0','1']}", NULL,
+          "prompt", "20" },
         { "id range", "{'model':'m','prompt':[-1]}", NULL, "prompt[0]", "token id" },
         { "empty ids", "{'model':'m','prompt':[[1],[]]}", NULL, "prompt[1]", "empty" },
         { "logprobs", "{'model':'m','prompt':'a','logprobs':21}", NULL, "logprobs", "20" },
@@ -174,7 +185,8 @@ static void where_parsing_starts(void **state)
         { "{'model':'m','thinking':{'type':'disabled'},'messages':[{'role':'user','content':'q'}]}", DS_START_CONTENT },
         { "{'model':'m','messages':[{'role':'assistant','content':'x','prefix':true}]}", DS_START_CONTENT_KEEP },
         { "{'model':'m','messages':[{'role':'assistant','content':'','reasoning_content':'R','prefix':true}]}", DS_START_REASONING_KEEP },
-        { "{'model':'m','thinking':{'type':'disabled'},'tools':[{'type':'function','function':{'name':'f'}}],'tool_choice':'required','messages':[{'role':'user','content':'q'}]}",
+        { "{'model':'m','thinking':{'type':'disabled'},'tools':[{'type':'function','function':{'name':'f'}}],'tool_choice':'required','"
+          "messages':[{'role':'user','content':'q'}]}",
           DS_START_BLOCK },
     };
 
@@ -192,8 +204,8 @@ static void image_layout(void **state)
     static const struct {
         uint32_t w, h, tokens, fw, fh, rows, cols;
     } cases[] = {
-        { 1, 1, 184, 546, 546, 13, 13 },            { 640, 480, 206, 644, 490, 12, 16 },         { 978, 479, 302, 980, 490, 12, 24 },
-        { 1920, 1080, 968, 1708, 966, 23, 41 },     { 3024, 4032, 1010, 1134, 1512, 36, 27 },    { 158, 10000, 762, 126, 7966, 190, 3 },
+        { 1, 1, 184, 546, 546, 13, 13 },           { 640, 480, 206, 644, 490, 12, 16 },      { 978, 479, 302, 980, 490, 12, 24 },
+        { 1920, 1080, 968, 1708, 966, 23, 41 },    { 3024, 4032, 1010, 1134, 1512, 36, 27 }, { 158, 10000, 762, 126, 7966, 190, 3 },
         { 16809, 11841, 990, 1540, 1092, 26, 37 },
     };
     ds_err err = { 0 };
@@ -224,8 +236,10 @@ static void image_layout(void **state)
 static void image_ids(void **state)
 {
     uint32_t ids[800] = { 1, 99, 2, 99, 3 };
-    ds_request *r = parse(DS_PROTO_CHAT, DS_ENC_V41, NULL, "{'model':'m','messages':[{'role':'user','content':[{'type':'image_url','image_url':'http://ab/'},{'type':'text','text':'t'},"
-                                                           "{'type':'image_url','image_url':{'url':'data:image/gif;base64,AA','detail':'low'}}]}]}");
+    ds_request *r =
+        parse(DS_PROTO_CHAT, DS_ENC_V41, NULL,
+              "{'model':'m','messages':[{'role':'user','content':[{'type':'image_url','image_url':'http://ab/'},{'type':'text','text':'t'},"
+              "{'type':'image_url','image_url':{'url':'data:image/gif;base64,AA','detail':'low'}}]}]}");
     const ds_request_info_data *i = ds_request_info(r);
     ds_err err = { 0 };
 
@@ -353,12 +367,18 @@ static void failing_allocations(void **state)
 {
     static const fault_case cases[] = {
         { DS_PROTO_CHAT, weather },
-        { DS_PROTO_CHAT, "{'model':'m','response_format':{'type':'json_schema','json_schema':{'name':'n','schema':{'type':'object'}}},'messages':[{'role':'user','content':[{'type':"
-                         "'image_url','image_url':'http://ab/'}]},{'role':'assistant','content':null,'tool_calls':[{'id':'1','function':{'name':'f','arguments':'{}'}},{'id':'2',"
-                         "'function':{'name':'f','arguments':'x'}}]},{'role':'tool','tool_call_id':'2','content':'b'},{'role':'tool','tool_call_id':'1','content':'a'}]}" },
-        { DS_PROTO_RESPONSES, "{'model':'m','instructions':'i','tools':[{'type':'custom','name':'c'}],'input':[{'role':'user','content':'q'},{'type':'function_call','call_id':'1',"
+        { DS_PROTO_CHAT,
+          "{'model':'m','response_format':{'type':'json_schema','json_schema':{'name':'n','schema':{'type':'object'}}},'messages':[{'role':"
+          "'user','content':[{'type':"
+          "'image_url','image_url':'http://ab/"
+          "'}]},{'role':'assistant','content':null,'tool_calls':[{'id':'1','function':{'name':'f','arguments':'{}'}},{'id':'2',"
+          "'function':{'name':'f','arguments':'x'}}]},{'role':'tool','tool_call_id':'2','content':'b'},{'role':'tool','tool_call_id':'1','"
+          "content':'a'}]}" },
+        { DS_PROTO_RESPONSES, "{'model':'m','instructions':'i','tools':[{'type':'custom','name':'c'}],'input':[{'role':'user','content':'q'"
+                              "},{'type':'function_call','call_id':'1',"
                               "'name':'f','arguments':'{}'},{'type':'function_call_output','call_id':'1','output':'o'}]}" },
-        { DS_PROTO_MESSAGES, "{'model':'m','system':'s','messages':[{'role':'user','content':[{'type':'document','title':'t','source':{'type':'base64','media_type':'text/plain','data':"
+        { DS_PROTO_MESSAGES, "{'model':'m','system':'s','messages':[{'role':'user','content':[{'type':'document','title':'t','source':{'"
+                             "type':'base64','media_type':'text/plain','data':"
                              "'aGk='}}]}]}" },
         { DS_PROTO_COMPLETIONS, "{'model':'m','prompt':'a','suffix':'b'}" },
     };
@@ -403,9 +423,10 @@ static void large_request(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(golden_tools_prompt), cmocka_unit_test(what_is_control), cmocka_unit_test(tools_prose),        cmocka_unit_test(completions),
-        cmocka_unit_test(where_parsing_starts), cmocka_unit_test(image_layout),   cmocka_unit_test(image_ids),           cmocka_unit_test(image_sizes),
-        cmocka_unit_test(options),             cmocka_unit_test(large_request),   cmocka_unit_test(failing_allocations),
+        cmocka_unit_test(golden_tools_prompt), cmocka_unit_test(what_is_control),      cmocka_unit_test(tools_prose),
+        cmocka_unit_test(completions),         cmocka_unit_test(where_parsing_starts), cmocka_unit_test(image_layout),
+        cmocka_unit_test(image_ids),           cmocka_unit_test(image_sizes),          cmocka_unit_test(options),
+        cmocka_unit_test(large_request),       cmocka_unit_test(failing_allocations),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

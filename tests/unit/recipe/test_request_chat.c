@@ -7,8 +7,10 @@
 #define TOOL "{'type':'function','function':{'name':'f','description':'d','parameters':{'type':'object'}}}"
 #define OFF "'thinking':{'type':'disabled'}"
 #define MSGS(x) "{'model':'m','messages':[" x "]}"
-#define EFFORT_LINE(n) "<｜begin▁of▁sentence｜><｜System｜>Reasoning Effort: " n " (range 1-100, the higher the value, the more thorough the reasoning)\n\n"
+#define EFFORT_LINE(n) \
+    "<｜begin▁of▁sentence｜><｜System｜>Reasoning Effort: " n " (range 1-100, the higher the value, the more thorough the reasoning)\n\n"
 
+/* clang-format off */
 static const request_case body_cases[] = {
     { "empty body", "", NULL, "", "empty" },
     { "syntax", "{bad", NULL, "", "line 1, column 2" },
@@ -324,6 +326,7 @@ static const request_case v4_cases[] = {
     { "required", "{" M "," OFF ",'tools':[" TOOL "],'tool_choice':'required'}", "</think>\n\n<｜DSML｜tool_calls>\n", NULL, NULL },
 };
 
+/* clang-format on */
 static void chat_body(void **state)
 {
     (void)state;
@@ -370,7 +373,8 @@ static void chat_info(void **state)
 {
     static const char body[] =
         "{'model':'M','messages':[{'role':'user','content':'json'}],'temperature':0.5,'top_p':0.9,'top_k':7,'min_p':0.1,'seed':-4,'n':3,"
-        "'logprobs':true,'top_logprobs':4,'max_tokens':5,'max_completion_tokens':6,'stop':['','a','b'],'stream':true,'stream_options':{'include_usage':true},"
+        "'logprobs':true,'top_logprobs':4,'max_tokens':5,'max_completion_tokens':6,'stop':['','a','b'],'stream':true,'stream_options':{'"
+        "include_usage':true},"
         "'logit_bias':{'12':-3},'user':'bob','parallel_tool_calls':false,'frequency_penalty':1,'response_format':{'type':'json_object'},"
         "'tools':[{'type':'function','function':{'name':'f','strict':true,'parameters':{'type':'object'}}}]}";
     ds_request_parse_args args = { .proto = DS_PROTO_CHAT };
@@ -384,11 +388,13 @@ static void chat_info(void **state)
     assert_ok(ds_request_parse(&r, &args, text, strlen(text), &why, &err));
     i = ds_request_info(r);
     assert_string_equal(i->model.p, "M");
-    assert_true(i->sampling.temperature == 0.5 && i->sampling.top_p == 0.9 && i->sampling.min_p == 0.1 && i->sampling.frequency_penalty == 1);
+    assert_true(i->sampling.temperature == 0.5 && i->sampling.top_p == 0.9 && i->sampling.min_p == 0.1 &&
+                i->sampling.frequency_penalty == 1);
     assert_true(isnan(i->sampling.presence_penalty));
     assert_int_equal(i->sampling.top_k, 7);
     assert_int_equal(i->sampling.seed, -4);
-    assert_true(i->sampling.has_seed && i->sampling.logprobs && i->stream && i->include_usage && i->thinking && i->json_mode && i->parse_tools);
+    assert_true(i->sampling.has_seed && i->sampling.logprobs && i->stream && i->include_usage && i->thinking && i->json_mode &&
+                i->parse_tools);
     assert_int_equal(i->sampling.n, 3);
     assert_int_equal(i->sampling.top_logprobs, 4);
     assert_int_equal(i->max_tokens, 6);
@@ -436,9 +442,9 @@ static void chat_length(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(chat_body),   cmocka_unit_test(chat_sampling), cmocka_unit_test(chat_thinking),
-        cmocka_unit_test(chat_tools),  cmocka_unit_test(chat_format),   cmocka_unit_test(chat_messages),
-        cmocka_unit_test(chat_v4),     cmocka_unit_test(chat_info),     cmocka_unit_test(chat_length),
+        cmocka_unit_test(chat_body),  cmocka_unit_test(chat_sampling), cmocka_unit_test(chat_thinking),
+        cmocka_unit_test(chat_tools), cmocka_unit_test(chat_format),   cmocka_unit_test(chat_messages),
+        cmocka_unit_test(chat_v4),    cmocka_unit_test(chat_info),     cmocka_unit_test(chat_length),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

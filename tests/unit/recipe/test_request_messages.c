@@ -13,6 +13,7 @@
 #define RESULT(id) "{'type':'tool_result','tool_use_id':'" id "','content':'r" id "'}"
 #define END "<｜Assistant｜></think>"
 
+/* clang-format off */
 static const request_case field_cases[] = {
     { NULL, "{" M "}", ON },
     { "model", "{" U "}", NULL, "model" },
@@ -150,6 +151,7 @@ static const request_case reasoning_cases[] = {
       "require_reasoning=true" },
 };
 
+/* clang-format on */
 static void messages_fields(void **state)
 {
     (void)state;
@@ -182,8 +184,10 @@ static void messages_reasoning(void **state)
 
 static void messages_info(void **state)
 {
-    static const char body[] = "{'model':'claude-x[1m]','max_tokens':32000,'stream':true,'thinking':{'type':'enabled','budget_tokens':9000},'metadata':{'user_id':'u1'},"
-                               "'stop_sequences':['END'],'tools':[" TOOL "],'tool_choice':{'type':'auto','disable_parallel_tool_use':true}," U "}";
+    static const char body[] =
+        "{'model':'claude-x[1m]','max_tokens':32000,'stream':true,'thinking':{'type':'enabled','budget_tokens':9000},'metadata':{'user_id':"
+        "'u1'},"
+        "'stop_sequences':['END'],'tools':[" TOOL "],'tool_choice':{'type':'auto','disable_parallel_tool_use':true}," U "}";
     ds_request_parse_args args = { .proto = DS_PROTO_MESSAGES };
     const ds_request_info_data *i;
     char *text = quoted(body);
@@ -219,9 +223,12 @@ static void messages_error_body(void **state)
     (void)state;
     ds_api_fail(&e, 429, NULL, NULL, NULL, "slow %s", "down\n\"x\"");
     ds_api_error_body(out, sizeof out, &e, DS_PROTO_MESSAGES, false, "req_1");
-    assert_string_equal(out, "{\"type\":\"error\",\"error\":{\"type\":\"rate_limit_error\",\"message\":\"slow down \\\"x\\\"\"},\"request_id\":\"req_1\"}");
+    assert_string_equal(
+        out, "{\"type\":\"error\",\"error\":{\"type\":\"rate_limit_error\",\"message\":\"slow down \\\"x\\\"\"},\"request_id\":\"req_1\"}");
     ds_api_error_body(out, sizeof out, &e, DS_PROTO_MESSAGES, true, NULL);
-    assert_string_equal(out, "{\"error\":{\"message\":\"slow down \\\"x\\\"\",\"type\":\"rate_limit_error\",\"param\":null,\"code\":\"rate_limit_exceeded\"}}");
+    assert_string_equal(
+        out,
+        "{\"error\":{\"message\":\"slow down \\\"x\\\"\",\"type\":\"rate_limit_error\",\"param\":null,\"code\":\"rate_limit_exceeded\"}}");
     assert_int_equal(ds_api_error_body(NULL, 0, &e, DS_PROTO_CHAT, false, NULL), strlen(out));
     ds_api_fail(&e, 400, NULL, "context_length_exceeded", "messages", "%0600d", 1);
     assert_int_equal(strlen(e.message), sizeof e.message - 1);
@@ -230,8 +237,9 @@ static void messages_error_body(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(messages_fields),    cmocka_unit_test(messages_thinking), cmocka_unit_test(messages_tools),      cmocka_unit_test(messages_blocks),
-        cmocka_unit_test(messages_reasoning), cmocka_unit_test(messages_info),     cmocka_unit_test(messages_error_body),
+        cmocka_unit_test(messages_fields),     cmocka_unit_test(messages_thinking),  cmocka_unit_test(messages_tools),
+        cmocka_unit_test(messages_blocks),     cmocka_unit_test(messages_reasoning), cmocka_unit_test(messages_info),
+        cmocka_unit_test(messages_error_body),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

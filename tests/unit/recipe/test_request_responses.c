@@ -18,6 +18,7 @@
 #define BLOCK(x) "\n\n<｜DSML｜ calls>\n" x "</｜DSML｜ calls>" DONE
 #define INVOKE(n) "<｜DSML｜ invoke name=\"" n "\">\n\n</｜DSML｜ invoke>\n"
 
+/* clang-format off */
 static const request_case field_cases[] = {
     { NULL, "{" M "}", ON },
     { "model", "{'input':'q'}", NULL, "model", "missing" },
@@ -157,6 +158,7 @@ static const request_case tool_cases[] = {
     { "choice word", "{" M ",'tool_choice':'x'}", NULL, "tool_choice", "none, auto, required" },
 };
 
+/* clang-format on */
 static void responses_fields(void **state)
 {
     (void)state;
@@ -197,14 +199,27 @@ static ds_request *parse(const ds_request_io *io, const char *body, ds_api_error
 
 static void responses_info(void **state)
 {
-    static const char *const want[][2] = { { "instructions", "\"i\"" }, { "max_output_tokens", "5" }, { "metadata", "{\"k\":\"v\"}" }, { "parallel_tool_calls", "true" },
-                                           { "previous_response_id", "null" }, { "reasoning", "{\"effort\":\"low\",\"summary\":null}" }, { "store", "false" },
-                                           { "temperature", "1.0" }, { "text", "{\"format\":{\"type\":\"text\"}}" }, { "tool_choice", "\"auto\"" }, { "tools", "[]" },
-                                           { "top_p", "0.5" }, { "truncation", "\"disabled\"" }, { "user", "null" } };
+    static const char *const want[][2] = { { "instructions", "\"i\"" },
+                                           { "max_output_tokens", "5" },
+                                           { "metadata", "{\"k\":\"v\"}" },
+                                           { "parallel_tool_calls", "true" },
+                                           { "previous_response_id", "null" },
+                                           { "reasoning", "{\"effort\":\"low\",\"summary\":null}" },
+                                           { "store", "false" },
+                                           { "temperature", "1.0" },
+                                           { "text", "{\"format\":{\"type\":\"text\"}}" },
+                                           { "tool_choice", "\"auto\"" },
+                                           { "tools", "[]" },
+                                           { "top_p", "0.5" },
+                                           { "truncation", "\"disabled\"" },
+                                           { "user", "null" } };
     const ds_request_info_data *i;
     ds_api_error why;
-    ds_request *r = parse(NULL, "{" M ",'instructions':'i','max_output_tokens':5,'metadata':{'k':'v'},'reasoning':{'effort':'low'},'store':false,'top_p':0.5,'stream':true,"
-                                "'include':['reasoning.encrypted_content'],'tools':[],'truncation':'disabled'}", &why);
+    ds_request *r = parse(NULL,
+                          "{" M ",'instructions':'i','max_output_tokens':5,'metadata':{'k':'v'},'reasoning':{'effort':'low'},'store':false,"
+                                "'top_p':0.5,'stream':true,"
+                          "'include':['reasoning.encrypted_content'],'tools':[],'truncation':'disabled'}",
+                          &why);
     size_t found = 0;
 
     (void)state;
@@ -219,7 +234,10 @@ static void responses_info(void **state)
             }
     assert_int_equal(found, sizeof want / sizeof *want);
     ds_request_destroy(r);
-    r = parse(NULL, "{" M ",'tools':[{'type':'namespace','name':'n','tools':[" TOOL "]},{'type':'custom','name':'c','format':{'type':'grammar','syntax':'regex','definition':'a+'}}]}", &why);
+    r = parse(NULL,
+              "{" M ",'tools':[{'type':'namespace','name':'n','tools':[" TOOL
+              "]},{'type':'custom','name':'c','format':{'type':'grammar','syntax':'regex','definition':'a+'}}]}",
+              &why);
     assert_non_null(r);
     assert_true(ds_request_info(r)->store);
     assert_string_equal(ds_request_tool(r, "n::f", 4)->ns.p, "n");
@@ -247,7 +265,8 @@ static void expect_prompt(ds_request *r, const char *tail)
 
 static void stored_responses(void **state)
 {
-    static const char record[] = "{\"items\":[{\"role\":\"user\",\"content\":\"old\"},{\"type\":\"message\",\"id\":\"msg_r1_0\",\"role\":\"assistant\",\"content\":[{\"type\":"
+    static const char record[] = "{\"items\":[{\"role\":\"user\",\"content\":\"old\"},{\"type\":\"message\",\"id\":\"msg_r1_0\",\"role\":"
+                                 "\"assistant\",\"content\":[{\"type\":"
                                  "\"output_text\",\"text\":\"answer\"}]}]}";
     ds_request_io io = { 0 };
     ds_memstore *s;
@@ -264,7 +283,8 @@ static void stored_responses(void **state)
     assert_non_null(r);
     expect_prompt(r, "<｜User｜>old<｜Assistant｜></think>answer<｜end▁of▁sentence｜><｜User｜>q<｜Assistant｜></think>");
     assert_ok(ds_request_items(r, &items, &err));
-    assert_string_equal(items.p, "{\"role\":\"user\",\"content\":\"old\"},{\"type\":\"message\",\"id\":\"msg_r1_0\",\"role\":\"assistant\",\"content\":[{\"type\":\"output_text\","
+    assert_string_equal(items.p, "{\"role\":\"user\",\"content\":\"old\"},{\"type\":\"message\",\"id\":\"msg_r1_0\",\"role\":\"assistant\","
+                                 "\"content\":[{\"type\":\"output_text\","
                                  "\"text\":\"answer\"}]},{\"type\":\"message\",\"role\":\"user\",\"content\":\"q\"}");
     ds_request_destroy(r);
     assert_null(parse(&io, "{" M ",'previous_response_id':'r2'}", &why));
@@ -314,7 +334,10 @@ static void sealed_reasoning(void **state)
         assert_int_equal(ds_seal_open(now, blob, i, text, sizeof text, &len, &err), DS_E_FORMAT);
     }
     io.seal = now;
-    snprintf(body, sizeof body, "{'model':'m','tools':[" TOOL "],'input':[" U ",{'type':'reasoning','summary':[],'encrypted_content':'%s'},{'role':'assistant','content':'a'}]}", blob);
+    snprintf(body, sizeof body,
+             "{'model':'m','tools':[" TOOL "],'input':[" U
+             ",{'type':'reasoning','summary':[],'encrypted_content':'%s'},{'role':'assistant','content':'a'}]}",
+             blob);
     r = parse(&io, body, &why);
     assert_non_null(r);
     expect_prompt(r, "<｜User｜>q<｜Assistant｜><think>sealed</think>a<｜end▁of▁sentence｜><｜Assistant｜><think>");
@@ -329,8 +352,9 @@ static void sealed_reasoning(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(responses_fields), cmocka_unit_test(responses_items), cmocka_unit_test(responses_reasoning), cmocka_unit_test(responses_tools),
-        cmocka_unit_test(responses_info),   cmocka_unit_test(stored_responses), cmocka_unit_test(sealed_reasoning),
+        cmocka_unit_test(responses_fields), cmocka_unit_test(responses_items), cmocka_unit_test(responses_reasoning),
+        cmocka_unit_test(responses_tools),  cmocka_unit_test(responses_info),  cmocka_unit_test(stored_responses),
+        cmocka_unit_test(sealed_reasoning),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
