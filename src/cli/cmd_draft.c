@@ -17,20 +17,49 @@ typedef struct {
 
 static const ds_opt table[] = {
     { .name = "model", .type = DS_OPT_STR, .offset = offsetof(options, model), .arg = "DIR", .required = true, .help = "model directory" },
-    { .name = "tokens", .type = DS_OPT_STR, .offset = offsetof(options, tokens), .arg = "IDS", .required = true, .help = "prompt: 1,2,3 or @FILE with a JSON array" },
-    { .name = "mode", .type = DS_OPT_ENUM, .offset = offsetof(options, mode), .def = "exact", .choices = "exact|ced", .help = "how the prompt is processed" },
-    { .name = "chunk", .type = DS_OPT_INT, .offset = offsetof(options, chunk), .def = "512", .arg = "TOKENS", .min = 1, .max = 1 << 20, .help = "tokens of a step; doesn't change a bit of the result" },
+    { .name = "tokens",
+      .type = DS_OPT_STR,
+      .offset = offsetof(options, tokens),
+      .arg = "IDS",
+      .required = true,
+      .help = "prompt: 1,2,3 or @FILE with a JSON array" },
+    { .name = "mode",
+      .type = DS_OPT_ENUM,
+      .offset = offsetof(options, mode),
+      .def = "exact",
+      .choices = "exact|ced",
+      .help = "how the prompt is processed" },
+    { .name = "chunk",
+      .type = DS_OPT_INT,
+      .offset = offsetof(options, chunk),
+      .def = "512",
+      .arg = "TOKENS",
+      .min = 1,
+      .max = 1 << 20,
+      .help = "tokens of a step; doesn't change a bit of the result" },
     { .name = "act", .type = DS_OPT_ENUM, .offset = offsetof(options, act), .def = "f32", .choices = "f32|bf16", .help = "activations" },
-    { .name = "kernels", .type = DS_OPT_ENUM, .offset = offsetof(options, kernels), .def = "best", .choices = "best|" DS_CLI_KERNELS, .help = "instruction set" },
-    { .name = "threads", .type = DS_OPT_INT, .offset = offsetof(options, threads), .arg = "N", .min = 1, .max = 1024, .help = "threads (default: one for each CPU)" },
+    { .name = "kernels",
+      .type = DS_OPT_ENUM,
+      .offset = offsetof(options, kernels),
+      .def = "best",
+      .choices = "best|" DS_CLI_KERNELS,
+      .help = "instruction set" },
+    { .name = "threads",
+      .type = DS_OPT_INT,
+      .offset = offsetof(options, threads),
+      .arg = "N",
+      .min = 1,
+      .max = 1024,
+      .help = "threads (default: one for each CPU)" },
     { .name = "json", .type = DS_OPT_FLAG, .offset = offsetof(options, json), .help = "one JSON object instead of a table" },
     { 0 },
 };
 
 static const ds_opt_cmd command = {
     .command = "deepserve draft",
-    .summary = "Processes a prompt, takes its most likely next token and proposes the tokens after it with the draft blocks. A confidence is the\n"
-               "probability that this draft is accepted, given all before it were.",
+    .summary =
+        "Processes a prompt, takes its most likely next token and proposes the tokens after it with the draft blocks. A confidence is the\n"
+        "probability that this draft is accepted, given all before it were.",
     .usage = "--model DIR --tokens IDS [options]",
     .example = "deepserve draft --model models/demo --tokens 0,17,42 --json",
     .opts = table,
@@ -59,7 +88,9 @@ static ds_rc largest(void *ctx, const float *logits, uint32_t rows, uint32_t voc
 static ds_rc run(const options *o, const ds_model *m, ds_pool *pool, const ds_cli_ids *ids, result *res, ds_err *err)
 {
     uint32_t chunk = o->chunk < ids->n ? (uint32_t)o->chunk : ids->n, rows = chunk > res->n ? chunk : res->n;
-    ds_runner_opts opts = { .bf16 = o->act == 1, .max_rows = rows, .max_logits = 1, .max_context = ids->n, .n_tails = o->mode == 1, .pool = pool };
+    ds_runner_opts opts = {
+        .bf16 = o->act == 1, .max_rows = rows, .max_logits = 1, .max_context = ids->n, .n_tails = o->mode == 1, .pool = pool
+    };
     ds_runner *r = NULL;
     ds_solo s = { 0 };
     ds_rc rc = ds_runner_create(&r, m, &opts, err);
@@ -69,7 +100,8 @@ static ds_rc run(const options *o, const ds_model *m, ds_pool *pool, const ds_cl
     if (rc == DS_OK)
         rc = ds_solo_prefill(&s, ids->p, ids->n, 1, largest, &res->token, err);
     if (rc == DS_OK)
-        rc = ds_runner_draft(r, &(ds_draft_seq){ .slot = 0, .pos = s.n, .token = res->token, .win_lo = s.dec_win }, 1, NULL, NULL, res->ids, res->conf, err);
+        rc = ds_runner_draft(r, &(ds_draft_seq){ .slot = 0, .pos = s.n, .token = res->token, .win_lo = s.dec_win }, 1, NULL, NULL, res->ids,
+                             res->conf, err);
     ds_solo_fini(&s);
     ds_runner_destroy(r);
     return rc;

@@ -1,7 +1,7 @@
 /* One layer on a set of rows, written against the op table (spec 3.4-3.13).
  *
- * The residual update of a sublayer is left pending and done together with the next sublayer's collapse and mix, in one pass over the streams, unless
- * something between them needs X itself (Engram, a draft tap, an observer). Both ways give the same bits. */
+ * The residual update of a sublayer is left pending and done together with the next sublayer's collapse and mix, in one pass over the
+ * streams, unless something between them needs X itself (Engram, a draft tap, an observer). Both ways give the same bits. */
 #include <math.h>
 
 #include "format/numfmt.h"
@@ -20,26 +20,43 @@ static const ds_kern *kern(const ds_runner *r)
 
 static void linear(ds_runner *r, float *y, const float *x, const ds_mat *w, size_t rows, bool round)
 {
-    kern(r)->linear(&r->e, &(ds_op_linear){ .y = y, .x = x, .w = w, .rows = rows, .ldx = w->in, .ldy = w->out, .groups = 1, .round = round });
+    kern(r)->linear(&r->e,
+                    &(ds_op_linear){ .y = y, .x = x, .w = w, .rows = rows, .ldx = w->in, .ldy = w->out, .groups = 1, .round = round });
 }
 
 static void norm(ds_runner *r, float *y, const float *x, const float *w, size_t rows, uint32_t dim)
 {
-    kern(r)->rmsnorm(&r->e, &(ds_op_rmsnorm){ .y = y, .x = x, .w = w, .rows = rows, .ldx = dim, .ldy = dim, .dim = dim, .eps = (float)r->m->c.rms_norm_eps });
+    kern(r)->rmsnorm(
+        &r->e,
+        &(ds_op_rmsnorm){ .y = y, .x = x, .w = w, .rows = rows, .ldx = dim, .ldy = dim, .dim = dim, .eps = (float)r->m->c.rms_norm_eps });
 }
 
 static void rotate(ds_runner *r, const ds_rowset *s, unsigned kind, float *x, uint32_t heads, uint32_t dim, int32_t shift, bool inverse)
 {
-    kern(r)->rope(&r->e, &(ds_op_rope){ .x = x, .pos = s->st.pos, .tab = { r->rope[kind], r->m->c.qk_rope_head_dim }, .rows = s->st.n_rows,
-                                        .ldx = (size_t)heads * dim, .heads = heads, .dim = dim, .shift = shift, .inverse = inverse });
+    kern(r)->rope(&r->e, &(ds_op_rope){ .x = x,
+                                        .pos = s->st.pos,
+                                        .tab = { r->rope[kind], r->m->c.qk_rope_head_dim },
+                                        .rows = s->st.n_rows,
+                                        .ldx = (size_t)heads * dim,
+                                        .heads = heads,
+                                        .dim = dim,
+                                        .shift = shift,
+                                        .inverse = inverse });
 }
 
 /* Update with run->y if `update`, then x and the next mix for hc if not NULL. */
 static void mhc(ds_runner *r, ds_rowset *s, bool update, const ds_w_hc *hc)
 {
     const ds_config *c = &r->m->c;
-    ds_op_mhc a = { .X = s->X, .y = update ? r->y : NULL, .mix_in = s->mix, .rows = s->st.n_rows, .n = c->hc_mult, .d = c->hidden_size,
-                    .iters = c->hc_sinkhorn_iters, .eps = (float)c->rms_norm_eps, .hc_eps = (float)c->hc_eps };
+    ds_op_mhc a = { .X = s->X,
+                    .y = update ? r->y : NULL,
+                    .mix_in = s->mix,
+                    .rows = s->st.n_rows,
+                    .n = c->hc_mult,
+                    .d = c->hidden_size,
+                    .iters = c->hc_sinkhorn_iters,
+                    .eps = (float)c->rms_norm_eps,
+                    .hc_eps = (float)c->hc_eps };
 
     if (hc) {
         a.x = r->x;
@@ -64,11 +81,23 @@ static void engram(ds_runner *r, ds_rowset *s, float *X, uint32_t layer)
     const ds_w_layer *w = &r->m->w.layer[layer];
     unsigned table = (unsigned)r->m->t.layer[layer].engram;
 
-    kern(r)->engram_gather(&r->e, &(ds_op_engram_gather){ .y = r->ge, .row = s->erow[table], .dead = s->st.dead, .table = &w->e_table, .rows = s->st.n_rows,
-                                                          .cols = ds_config_engram_columns(c), .tag = TAG_ENGRAM + layer });
+    kern(r)->engram_gather(&r->e, &(ds_op_engram_gather){ .y = r->ge,
+                                                          .row = s->erow[table],
+                                                          .dead = s->st.dead,
+                                                          .table = &w->e_table,
+                                                          .rows = s->st.n_rows,
+                                                          .cols = ds_config_engram_columns(c),
+                                                          .tag = TAG_ENGRAM + layer });
     linear(r, r->ekv, r->ge, &w->e_wkv, s->st.n_rows, true);
-    kern(r)->engram_fuse(&r->e, &(ds_op_engram_fuse){ .X = X, .kv = r->ekv, .qw = w->e_q, .kw = w->e_k, .dead = s->st.dead, .rows = s->st.n_rows,
-                                                      .n = c->hc_mult, .d = c->hidden_size, .eps = (float)c->rms_norm_eps });
+    kern(r)->engram_fuse(&r->e, &(ds_op_engram_fuse){ .X = X,
+                                                      .kv = r->ekv,
+                                                      .qw = w->e_q,
+                                                      .kw = w->e_k,
+                                                      .dead = s->st.dead,
+                                                      .rows = s->st.n_rows,
+                                                      .n = c->hc_mult,
+                                                      .d = c->hidden_size,
+                                                      .eps = (float)c->rms_norm_eps });
 }
 
 /* The window vector of xn, as records. */
@@ -89,7 +118,9 @@ static void window_store(ds_runner *r, const ds_rowset *s, uint32_t layer)
     size_t bytes = ds_kv_window_bytes(r->m->c.head_dim);
 
     ds_observe(r, "win", (int)layer, r->rec, s->st.n_rows, bytes);
-    kern(r)->ring_store(&r->e, &(ds_op_ring_store){ .step = &s->st, .ring = ds_runner_ring(r, layer), .slot = s->st.slot, .src = r->rec, .src_bytes = bytes });
+    kern(r)->ring_store(
+        &r->e,
+        &(ds_op_ring_store){ .step = &s->st, .ring = ds_runner_ring(r, layer), .slot = s->st.slot, .src = r->rec, .src_bytes = bytes });
 }
 
 /* Compressor and index keys (spec 3.9, 3.10) from xn. */
@@ -106,7 +137,12 @@ static void compress(ds_runner *r, const ds_rowset *s, uint32_t layer, const flo
     } else {
         linear(r, r->ck, xn, &w->c_wkv, rows, false);
         linear(r, r->cz, xn, &w->c_wgate, rows, false);
-        kern(r)->pool_pairs(&r->e, &(ds_op_pool_pairs){ .step = &s->st, .open = ds_runner_open_ring(r, source), .u = r->lat, .k = r->ck, .z = r->cz, .dim = D,
+        kern(r)->pool_pairs(&r->e, &(ds_op_pool_pairs){ .step = &s->st,
+                                                        .open = ds_runner_open_ring(r, source),
+                                                        .u = r->lat,
+                                                        .k = r->ck,
+                                                        .z = r->cz,
+                                                        .dim = D,
                                                         .tag = TAG_GROUP + layer });
     }
     norm(r, r->lat, r->lat, w->c_norm, rows, D);
@@ -179,8 +215,17 @@ static void attention(ds_runner *r, ds_rowset *s, uint32_t layer, bool with_comp
     linear(r, r->q, r->qr, &w->wq_b, rows, true);
     rotate(r, s, t->rope, r->q, H, D, 0, false);
 
-    a = (ds_op_attention){ .step = &s->st, .o = r->q, .q = r->q, .sink = w->sink, .scale = (float)(1.0 / sqrt((double)D)), .heads = H, .dim = D,
-                           .window = c->sliding_window, .bidir = s->bidir, .ring = ds_runner_ring(r, layer), .rec = r->rec };
+    a = (ds_op_attention){ .step = &s->st,
+                           .o = r->q,
+                           .q = r->q,
+                           .sink = w->sink,
+                           .scale = (float)(1.0 / sqrt((double)D)),
+                           .heads = H,
+                           .dim = D,
+                           .window = c->sliding_window,
+                           .bidir = s->bidir,
+                           .ring = ds_runner_ring(r, layer),
+                           .rec = r->rec };
     if (t->ratio) {
         a.kv = ds_runner_kv(r, DS_RECORD_MAIN, (uint32_t)t->kv_slot);
         a.sel = r->sel;
@@ -192,7 +237,14 @@ static void attention(ds_runner *r, ds_rowset *s, uint32_t layer, bool with_comp
         window_store(r, s, layer);
 
     rotate(r, s, t->rope, r->q, H, D, 0, true);
-    kern(r)->linear(&r->e, &(ds_op_linear){ .y = r->u, .x = r->q, .w = &w->wo_a, .rows = rows, .ldx = (size_t)H * D, .ldy = w->wo_a.out, .groups = c->o_groups, .round = true });
+    kern(r)->linear(&r->e, &(ds_op_linear){ .y = r->u,
+                                            .x = r->q,
+                                            .w = &w->wo_a,
+                                            .rows = rows,
+                                            .ldx = (size_t)H * D,
+                                            .ldy = w->wo_a.out,
+                                            .groups = c->o_groups,
+                                            .round = true });
     linear(r, r->y, r->u, &w->wo_b, rows, true);
 }
 
@@ -206,17 +258,44 @@ static void moe(ds_runner *r, ds_rowset *s, uint32_t layer)
 
     norm(r, r->xn, r->x, w->ffn_norm, rows, c->hidden_size);
     linear(r, r->rlog, r->xn, &w->gate, rows, false);
-    kern(r)->route(&r->e, &(ds_op_route){ .sel = r->rsel, .w = r->rw, .logit = r->rlog, .bias = w->bias, .bias_vl = w->bias_vl, .dead = draft ? NULL : s->st.dead,
-                                          .rows = rows, .experts = w->n_experts, .k = w->k, .temp = (float)c->gate_temp,
-                                          .scale = (float)c->routed_scaling_factor, .norm = c->norm_topk_prob });
+    kern(r)->route(&r->e, &(ds_op_route){ .sel = r->rsel,
+                                          .w = r->rw,
+                                          .logit = r->rlog,
+                                          .bias = w->bias,
+                                          .bias_vl = w->bias_vl,
+                                          .dead = draft ? NULL : s->st.dead,
+                                          .rows = rows,
+                                          .experts = w->n_experts,
+                                          .k = w->k,
+                                          .temp = (float)c->gate_temp,
+                                          .scale = (float)c->routed_scaling_factor,
+                                          .norm = c->norm_topk_prob });
     ds_observe(r, "router", (int)layer, r->rsel, rows, w->k * sizeof *r->rsel);
     linear(r, r->sg, r->xn, &w->s1, rows, true);
     linear(r, r->su, r->xn, &w->s3, rows, true);
-    kern(r)->swiglu(&r->e, &(ds_op_swiglu){ .h = r->sg, .g = r->sg, .u = r->su, .rows = rows, .ldg = inner, .ldu = inner, .ldh = inner, .n = inner,
+    kern(r)->swiglu(&r->e, &(ds_op_swiglu){ .h = r->sg,
+                                            .g = r->sg,
+                                            .u = r->su,
+                                            .rows = rows,
+                                            .ldg = inner,
+                                            .ldu = inner,
+                                            .ldh = inner,
+                                            .n = inner,
                                             .limit = (float)c->swiglu_limit });
     linear(r, r->shared, r->sg, &w->s2, rows, true);
-    kern(r)->experts(&r->e, &(ds_op_experts){ .y = r->y, .x = r->xn, .shared = r->shared, .w1 = w->w1, .w3 = w->w3, .w2 = w->w2, .sel = r->rsel, .w = r->rw,
-                                              .rows = rows, .d = c->hidden_size, .inner = inner, .experts = w->n_experts, .k = w->k,
+    kern(r)->experts(&r->e, &(ds_op_experts){ .y = r->y,
+                                              .x = r->xn,
+                                              .shared = r->shared,
+                                              .w1 = w->w1,
+                                              .w3 = w->w3,
+                                              .w2 = w->w2,
+                                              .sel = r->rsel,
+                                              .w = r->rw,
+                                              .rows = rows,
+                                              .d = c->hidden_size,
+                                              .inner = inner,
+                                              .experts = w->n_experts,
+                                              .k = w->k,
                                               .limit = (float)c->swiglu_limit });
 }
 
@@ -232,8 +311,12 @@ void ds_layer_forward(ds_runner *r, ds_rowset *s, uint32_t layer, bool with_comp
     if (t->engram >= 0)
         engram(r, s, s->X, layer);
     if (tap)
-        kern(r)->stream_mean(&r->e, &(ds_op_stream_mean){ .t = s->taps + (size_t)t->dspark_target * c->hidden_size, .X = s->X, .rows = s->st.n_rows,
-                                                          .ldt = (size_t)c->n_dspark_targets * c->hidden_size, .n = c->hc_mult, .d = c->hidden_size });
+        kern(r)->stream_mean(&r->e, &(ds_op_stream_mean){ .t = s->taps + (size_t)t->dspark_target * c->hidden_size,
+                                                          .X = s->X,
+                                                          .rows = s->st.n_rows,
+                                                          .ldt = (size_t)c->n_dspark_targets * c->hidden_size,
+                                                          .n = c->hc_mult,
+                                                          .d = c->hidden_size });
     mhc(r, s, s->pending, &w->hc_attn);
     attention(r, s, layer, with_compress);
     mhc(r, s, true, &w->hc_ffn);
@@ -258,8 +341,15 @@ void ds_layer_compress(ds_runner *r, ds_rowset *s, uint32_t layer)
         kern(r)->copy(&r->e, &(ds_op_copy){ .dst = X, .src = s->X, .rows = s->st.n_rows, .ldd = nd, .lds = nd, .n = nd });
         engram(r, s, X, layer);
     }
-    kern(r)->mhc(&r->e, &(ds_op_mhc){ .X = X, .mix_in = s->mix, .x = r->x, .rows = s->st.n_rows, .n = c->hc_mult, .d = c->hidden_size,
-                                      .iters = c->hc_sinkhorn_iters, .eps = (float)c->rms_norm_eps, .hc_eps = (float)c->hc_eps });
+    kern(r)->mhc(&r->e, &(ds_op_mhc){ .X = X,
+                                      .mix_in = s->mix,
+                                      .x = r->x,
+                                      .rows = s->st.n_rows,
+                                      .n = c->hc_mult,
+                                      .d = c->hidden_size,
+                                      .iters = c->hc_sinkhorn_iters,
+                                      .eps = (float)c->rms_norm_eps,
+                                      .hc_eps = (float)c->hc_eps });
     norm(r, r->xn, r->x, w->attn_norm, s->st.n_rows, c->hidden_size);
     compress(r, s, layer, r->xn);
 }

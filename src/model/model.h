@@ -1,23 +1,27 @@
-/* The model: weights opened once and shared, and runs that hold caches and compute steps.
+/* The model: weights opened once and shared, and runners that hold caches and compute steps.
  *
- * ds_model   an opened model directory: configuration, topology, weights. Constant after open, shared by any number of runs and threads.
- * ds_runner     one computing instance: KV blocks, state slots, scratch. Owned by one thread. A step takes rows of several sequences and gives logits.
+ * ds_model   an opened model directory: configuration, topology, weights. Constant after open, shared by any number of runners and threads.
+ * ds_runner  one computing instance: KV blocks, state slots, scratch. Owned by one thread. A step takes rows of several sequences and gives
+ *            logits.
  *
- * Who keeps what. The run owns memory; the caller (the engine, or ds_solo below) owns the bookkeeping: which blocks and slots a sequence has, which positions are
- * processed, which tokens stand there. All state is addressed by position and masked by length: to reject rows the caller just goes on from
- * an earlier position (at most `rollback` = max(6, drafts + 1) rows back, the rows of one verify step), the stale records are overwritten. Blocks hold what outlives a
- * sequence (KV entries and index keys of all sources); slots what doesn't (window rings, open groups, Engram history, draft rings); tail slots hold the
- * streams of the last `window` tokens between the chunks of a CED prefill.
+ * Who keeps what. The runner owns memory; the caller (the engine, or ds_solo below) owns the bookkeeping: which blocks and slots a sequence
+ * has, which positions are processed, which tokens stand there. All state is addressed by position and masked by length: to reject rows
+ * the caller just goes on from an earlier position (at most `rollback` = max(6, drafts + 1) rows back, the rows of one verify step), the
+ * stale records are overwritten. Blocks hold what outlives a sequence (KV entries and index keys of all sources); slots what doesn't
+ * (window rings, open groups, Engram history, draft rings); tail slots hold the streams of the last `window` tokens between the chunks of
+ * a CED prefill.
  *
  * Modes, by what the caller puts in ds_seq:
- *   exact     every chunk has dec_from = pos: all layers on all rows.
- *   CED       chunks but the last: dec_from = pos + n (decoder not run), a tail slot; last chunk of a prompt of N tokens: dec_from = dec_win = max(0, N - window).
- *   decode    n = 1 (or 1 + drafts to verify), dec_from = pos, no tail slot.
- *   resume    after a prefix hit of P tokens with the window state still in the slot: go on at pos = P. Without it: reset the slot, then feed positions
- *             s = max(0, P - window) on with enc_win = s, store_from = P, `before` = the tokens in front of s; the rest as in CED. Any P, odd ones too.
+ *   exact   every chunk has dec_from = pos: all layers on all rows.
+ *   CED     chunks but the last: dec_from = pos + n (the decoder isn't run) and a tail slot.
+ *           Last chunk of a prompt of N tokens: dec_from = dec_win = max(0, N - window).
+ *   decode  n = 1 (or 1 + drafts to verify), dec_from = pos, no tail slot.
+ *   resume  After a prefix hit of P tokens with the window state still in the slot: go on at pos = P. Without it: reset the slot, then feed
+ *           positions s = max(0, P - window) on with enc_win = s, store_from = P, `before` = the tokens in front of s; the rest as in CED.
+ *           Any P, odd ones too.
  * The same ids, mode, activations and kernels give the same bits whatever the chunks, the company in a step and the number of threads.
  *
- * Memory: open takes O(layers + experts) and maps the files; create takes ds_runner_bytes(), all of it; step, draft and image take nothing. */
+ * Memory: open takes O(layers + experts) and maps the files; create takes ds_runner_bytes(), all of it; step, draft and image take none. */
 #ifndef DS_MODEL_MODEL_H
 #define DS_MODEL_MODEL_H
 
@@ -34,59 +38,61 @@
 typedef struct ds_model ds_model;
 typedef struct ds_runner ds_runner;
 
-/* ---- the model ---------------------------------------------------------------------------------------------------------------------------------- */
+/* ---- the model ---- */
 
 typedef struct {
     const char *kernels; /* NULL = best here; "ref", "avx2", "avx512", "amx" */
     ds_pool *pool;       /* for the scan of values and for packing; NULL: the calling thread. Not kept */
     bool no_data;        /* check config and tensor headers only, read no tensor data (inspect); such a model can't run */
 
-    /* Token map for Engram (spec 3.12), asked for only when the model has Engram layers and no engram.token_map tensor: fills map[0..vocab) with class numbers. The model
-     * checks their range and count. NULL: such a model is refused (with no_data it isn't asked for). */
+    /* Token map for Engram (spec 3.12), asked for only when the model has Engram layers and no engram.token_map tensor: fills
+     * map[0..vocab) with class numbers. The model checks their range and count. NULL: such a model is refused (with no_data it isn't
+     * asked for). */
     ds_rc (*token_map)(void *ctx, const char *dir, int32_t *map, uint32_t vocab, ds_err *err);
     void *ctx;
 } ds_model_opts;
 
-/* Opens `dir`: checks config.json, presence, dtype and shape of every tensor that it implies, and the values of every tensor below 64 MB. A refusal names file,
- * tensor, element and rule. opts may be NULL. DS_E_FORMAT, DS_E_IO, DS_E_NOMEM, DS_E_ARG. O(bytes scanned). */
+/* Opens `dir`: checks config.json, presence, dtype and shape of every tensor that it implies, and the values of every tensor below 64 MB.
+ * A refusal names file, tensor, element and rule. opts may be NULL. DS_E_FORMAT, DS_E_IO, DS_E_NOMEM, DS_E_ARG. O(bytes scanned). */
 ds_rc ds_model_open(ds_model **out, const char *dir, const ds_model_opts *opts, ds_err *err);
 void ds_model_close(ds_model *m); /* NULL is fine; no run may be left */
 
-const ds_config *ds_model_config(const ds_model *m);   /* valid until close, like all that follow */
+const ds_config *ds_model_config(const ds_model *m); /* valid until close, like all that follow */
 const ds_topology *ds_model_topology(const ds_model *m);
-const char *ds_model_kernels(const ds_model *m);       /* the variant in use: "ref", ... */
+const char *ds_model_kernels(const ds_model *m); /* the variant in use: "ref", ... */
 
 typedef struct {
-    uint64_t tensors;       /* in the files */
-    uint64_t used_tensors;  /* that the configuration implies */
-    uint64_t file_bytes;    /* data of all tensors */
-    uint64_t packed_bytes;  /* heap that packing took */
+    uint64_t tensors;                /* in the files */
+    uint64_t used_tensors;           /* that the configuration implies */
+    uint64_t file_bytes;             /* data of all tensors */
+    uint64_t packed_bytes;           /* heap that packing took */
     uint64_t kind_bytes[DS_N_KINDS]; /* data of the used tensors by ds_tensor_kind */
 } ds_model_stats;
 void ds_model_stat(const ds_model *m, ds_model_stats *out);
 
 /* What the caches look like; all a caller needs to plan memory. */
 typedef struct {
-    uint32_t block_tokens;   /* 128 */
-    size_t block_bytes;      /* 113,920 for the released model */
-    size_t slot_bytes;       /* state of a sequence */
-    size_t tail_bytes;       /* streams of the last `window` tokens */
-    uint32_t window;         /* sliding_window: also the length of both replays */
-    uint32_t ring;           /* positions in a window ring: window + rollback */
-    uint32_t rollback;       /* rows of one verify step at most: max(6, dspark_block_size + 1) */
-    uint32_t drafts;         /* dspark_block_size, 0 without drafts */
+    uint32_t block_tokens; /* 128 */
+    size_t block_bytes;    /* 113,920 for the released model */
+    size_t slot_bytes;     /* state of a sequence */
+    size_t tail_bytes;     /* streams of the last `window` tokens */
+    uint32_t window;       /* sliding_window: also the length of both replays */
+    uint32_t ring;         /* positions in a window ring: window + rollback */
+    uint32_t rollback;     /* rows of one verify step at most: max(6, dspark_block_size + 1) */
+    uint32_t drafts;       /* dspark_block_size, 0 without drafts */
     uint32_t vocab;
-    uint32_t max_context;    /* max_position_embeddings */
-    uint32_t lookback;       /* Engram tokens before the first row: engram_max_ngram_size - 1, 0 without Engram */
+    uint32_t max_context; /* max_position_embeddings */
+    uint32_t lookback;    /* Engram tokens before the first row: engram_max_ngram_size - 1, 0 without Engram */
 } ds_model_layout;
 void ds_model_layout_get(const ds_model *m, ds_model_layout *out);
 
-/* ---- a run --------------------------------------------------------------------------------------------------------------------------------------- */
+/* ---- a runner ---- */
 
-/* Test hook: called between ops with a buffer of the step, [rows][row_bytes]; the pointer is good until it returns. `layer` is the layer's number, drafts
- * follow the backbone; -1 for what belongs to none. Names:
+/* Test hook: called between ops with a buffer of the step, [rows][row_bytes]; the pointer is good until it returns. `layer` is the
+ * layer's number, drafts follow the backbone; -1 for what belongs to none. Names:
  *   "x"     f32 streams after the layer [rows][n*d]          "logits" f32 [rows][vocab]            "span"   f32 image span embeddings
- *   "win"   window records of the rows                       "sel" int32 top-k, then "n_sel" uint32      "pool" int32 candidate blocks, then "n_pool" uint32
+ *   "win"   window records of the rows                       "sel" int32 top-k, then "n_sel" uint32      "pool" int32 candidate blocks,
+ *   then "n_pool" uint32
  *   "router" int32 chosen experts                            "engram" uint64 table rows            "tap" f32 draft features mx
  * KV entries are read with ds_runner_record(). */
 typedef void ds_observe_fn(void *ctx, const char *what, int layer, const void *data, size_t rows, size_t row_bytes);
@@ -127,71 +133,78 @@ void ds_runner_reset_slot(ds_runner *r, uint32_t slot);
 /* Rows of one sequence in a step: positions pos .. pos + n - 1. Zero means default except where noted. */
 typedef struct {
     uint32_t slot;
-    uint32_t tail;            /* DS_RUNNER_NONE: none. Needed whenever dec_from != pos; the same one for all chunks of a prefill */
-    const uint32_t *blocks;   /* ids of the blocks that cover positions 0 .. pos + n - 1, in order */
+    uint32_t tail;          /* DS_RUNNER_NONE: none. Needed whenever dec_from != pos; the same one for all chunks of a prefill */
+    const uint32_t *blocks; /* ids of the blocks that cover positions 0 .. pos + n - 1, in order */
     uint32_t n_blocks;
-    uint32_t pos, n;          /* n >= 1 */
-    const int32_t *tokens;    /* [n]; ids in range; the id at image positions isn't looked at */
-    const float *const *image;/* [n] or NULL: embedding (hidden_size f32) of a position inside an image span, NULL elsewhere */
-    const int32_t *before;    /* NULL: the history is in the slot (or pos is 0). Else the n_before = min(pos, lookback) ids in front of pos, oldest first, -1 for a position in an image span */
-    uint32_t enc_win;         /* encoder window attention sees nothing before this position */
-    uint32_t store_from;      /* KV entries completed by earlier positions are cached and not rewritten */
-    uint32_t dec_from;        /* first position of the decoder rows; pos + n: the decoder isn't run */
-    uint32_t dec_win;         /* decoder window attention sees nothing before this position */
-    uint32_t n_logits;        /* logits of the last n_logits decoder rows, 0 .. their number */
+    uint32_t pos, n;           /* n >= 1 */
+    const int32_t *tokens;     /* [n]; ids in range; the id at image positions isn't looked at */
+    const float *const *image; /* [n] or NULL: embedding (hidden_size f32) of a position inside an image span, NULL elsewhere */
+    const int32_t *before;     /* NULL: history is in the slot. Else the min(pos, lookback) ids before pos, oldest first, -1 in images */
+    uint32_t enc_win;          /* encoder window attention sees nothing before this position */
+    uint32_t store_from;       /* KV entries completed by earlier positions are cached and not rewritten */
+    uint32_t dec_from;         /* first position of the decoder rows; pos + n: the decoder isn't run */
+    uint32_t dec_win;          /* decoder window attention sees nothing before this position */
+    uint32_t n_logits;         /* logits of the last n_logits decoder rows, 0 .. their number */
 } ds_seq;
 
-/* One step. On success *logits (may be NULL when none are asked for) points to the rows asked for, sequence by sequence, [sum n_logits][vocab], valid
- * until the next call on this run. On failure no state outside the rows' own positions has changed: the caller may repeat the step. Logits that
- * are not finite, and bad values met in large tables, are DS_E_FORMAT. DS_E_ARG: a caller's bug, or a token id out of range. */
+/* One step. On success *logits (may be NULL when none are asked for) points to the rows asked for, sequence by sequence, [sum
+ * n_logits][vocab], valid until the next call on this run. On failure no state outside the rows' own positions has changed: the caller
+ * may repeat the step. Logits that are not finite, and bad values met in large tables, are DS_E_FORMAT. DS_E_ARG: a caller's bug, or a
+ * token id out of range. */
 ds_rc ds_runner_step(ds_runner *r, const ds_seq *seqs, uint32_t n_seqs, const float **logits, ds_err *err);
 
-/* ---- drafts (DSpark) ------------------------------------------------------------------------------------------------------------------------------- */
+/* ---- drafts (DSpark) ---- */
 
 typedef struct {
     uint32_t slot;
-    uint32_t pos;      /* position p + 1 of `token`; all positions <= p have been through the decoder or are before win_lo */
-    int32_t token;     /* the token at pos, not yet processed */
-    uint32_t win_lo;   /* first position in the draft rings: the dec_win of the sequence's last prefill */
+    uint32_t pos;    /* position p + 1 of `token`; all positions <= p have been through the decoder or are before win_lo */
+    int32_t token;   /* the token at pos, not yet processed */
+    uint32_t win_lo; /* first position in the draft rings: the dec_win of the sequence's last prefill */
 } ds_draft_seq;
 
-/* Chooses draft i of sequence s (the index in this call) from its logits [vocab], which it may change. NULL: the largest, ties to the lower id. */
+/* Chooses draft i of sequence s (the index in this call) from its logits [vocab], which it may change. NULL: the largest, ties to the
+ * lower id. */
 typedef int32_t ds_draft_pick(void *ctx, uint32_t s, uint32_t i, float *logits);
 
-/* Drafts for all sequences: ids[s*B + i] proposes the token at pos + 1 + i; conf[s*B + i] = sigmoid(z_i), not the running product; B = dspark_block_size.
- * n_seqs * B <= max_rows. Changes no state. conf may be NULL. */
-ds_rc ds_runner_draft(ds_runner *r, const ds_draft_seq *seqs, uint32_t n_seqs, ds_draft_pick *pick, void *ctx, int32_t *ids, float *conf, ds_err *err);
+/* Drafts for all sequences: ids[s*B + i] proposes the token at pos + 1 + i; conf[s*B + i] = sigmoid(z_i), not the running product; B =
+ * dspark_block_size. n_seqs * B <= max_rows. Changes no state. conf may be NULL. */
+ds_rc ds_runner_draft(ds_runner *r, const ds_draft_seq *seqs, uint32_t n_seqs, ds_draft_pick *pick, void *ctx, int32_t *ids, float *conf,
+                      ds_err *err);
 
-/* ---- images ---------------------------------------------------------------------------------------------------------------------------------------- */
+/* ---- images ---- */
 
 /* Positions of the span of an image of n_h x n_w patches: START, (cells, NEWLINE) x rows, END. 0: too large, or no vision tower. */
 uint32_t ds_model_span(const ds_model *m, uint32_t n_h, uint32_t n_w);
 
-/* Vision tower and aligner: patches [n_h * n_w][3 * patch * patch], (v/255 - 0.5)/0.5, row-major, channel-major inside -> out [span][hidden_size], delimiters included. */
+/* Vision tower and aligner: patches [n_h * n_w][3 * patch * patch], (v/255 - 0.5)/0.5, row-major, channel-major inside -> out
+ * [span][hidden_size], delimiters included. */
 ds_rc ds_runner_image(ds_runner *r, const float *patches, uint32_t n_h, uint32_t n_w, float *out, ds_err *err);
 
-/* ---- looking in ------------------------------------------------------------------------------------------------------------------------------------ */
+/* ---- looking in ---- */
 
 typedef enum { DS_RECORD_MAIN, DS_RECORD_INDEX } ds_record_kind;
 /* Record of entry j of KV source `source` (an ordinal) of a sequence with these blocks. *bytes: its length. */
-const uint8_t *ds_runner_record(const ds_runner *r, ds_record_kind kind, uint32_t source, const uint32_t *blocks, uint32_t entry, size_t *bytes);
+const uint8_t *ds_runner_record(const ds_runner *r, ds_record_kind kind, uint32_t source, const uint32_t *blocks, uint32_t entry,
+                                size_t *bytes);
 /* Bytes of a whole block, to save, send or restore it: block_bytes. */
 uint8_t *ds_runner_block(ds_runner *r, uint32_t block);
 /* Bytes of a slot's state, valid for a sequence at the position where it was saved. */
 uint8_t *ds_runner_slot(ds_runner *r, uint32_t slot);
 
-/* ---- one sequence at a time -------------------------------------------------------------------------------------------------------------------------- */
+/* ---- one sequence at a time ---- */
 
 /* Bookkeeping for a single sequence in slot 0 with blocks 0, 1, ...: what the commands for one prompt need. */
 typedef struct {
     ds_runner *run;
-    uint32_t chunk;     /* rows of a step at most, 1 .. max_rows */
+    uint32_t chunk; /* rows of a step at most, 1 .. max_rows */
     bool ced;
-    uint32_t n;         /* tokens processed so far */
-    uint32_t dec_win;   /* of the last prefill */
-    uint32_t *blocks;   /* identity table */
-    const float *const *image; /* by position, as in ds_seq, for all positions up to the `total` of a call; NULL (as after init): no images. Borrowed */
-    bool (*progress)(void *ctx, uint32_t done, uint32_t total); /* before each chunk of a prompt; false ends the call with DS_E_CANCELED. NULL after init */
+    uint32_t n;       /* tokens processed so far */
+    uint32_t dec_win; /* of the last prefill */
+    uint32_t *blocks; /* identity table */
+    /* Embeddings by position, as in ds_seq, for all positions up to the `total` of a call; borrowed. NULL after init: no images. */
+    const float *const *image;
+    /* Called before each chunk of a prompt; false ends the call with DS_E_CANCELED. NULL after init. */
+    bool (*progress)(void *ctx, uint32_t done, uint32_t total);
     void *progress_ctx;
 } ds_solo;
 
@@ -201,8 +214,8 @@ void ds_solo_fini(ds_solo *s);
 /* Receives `rows` consecutive logits rows; a code other than DS_OK ends the call with it. */
 typedef ds_rc ds_logits_fn(void *ctx, const float *logits, uint32_t rows, uint32_t vocab, ds_err *err);
 
-/* Processes tokens[n .. total) after the n already processed (tokens[0..n) are those), in chunks, as a prompt in the mode of `s`; gives the logits of the last `last` rows in
- * order. In ced mode last <= window. */
+/* Processes tokens[n .. total) after the n already processed (tokens[0..n) are those), in chunks, as a prompt in the mode of `s`; gives
+ * the logits of the last `last` rows in order. In ced mode last <= window. */
 ds_rc ds_solo_prefill(ds_solo *s, const int32_t *tokens, uint32_t total, uint32_t last, ds_logits_fn *fn, void *ctx, ds_err *err);
 /* As above, but first forgets all window state and replays (spec 5.4): only the KV entries of the n tokens before stay. ced mode. */
 ds_rc ds_solo_resume(ds_solo *s, const int32_t *tokens, uint32_t total, uint32_t last, ds_logits_fn *fn, void *ctx, ds_err *err);

@@ -21,8 +21,8 @@ enum {
 typedef struct {
     size_t block_bytes, slot_bytes, tail_bytes;
     size_t main_off[DS_CONFIG_MAX_LAYERS], idx_off[DS_CONFIG_MAX_LAYERS]; /* by KV source ordinal */
-    size_t open_off[DS_CONFIG_MAX_LAYERS];                               /* by KV source ordinal; ratio 2 only */
-    size_t ring_off[DS_CONFIG_MAX_LAYERS];                               /* by layer, drafts included */
+    size_t open_off[DS_CONFIG_MAX_LAYERS];                                /* by KV source ordinal; ratio 2 only */
+    size_t ring_off[DS_CONFIG_MAX_LAYERS];                                /* by layer, drafts included */
     size_t hist_off;
     size_t tail_x, tail_mix, tail_tap, tail_dead, tail_rows[DS_CONFIG_MAX_ENGRAM_LAYERS];
     uint32_t ring, rollback;
@@ -48,24 +48,24 @@ typedef struct {
     uint8_t *dead;
     uint32_t *index; /* dec set: the enc row of each row */
 
-    float *X;    /* [rows][n*d] */
-    float *mix;  /* [rows][(2+n)n] */
-    float *taps; /* [rows][targets*d] */
+    float *X;                                    /* [rows][n*d] */
+    float *mix;                                  /* [rows][(2+n)n] */
+    float *taps;                                 /* [rows][targets*d] */
     uint64_t *erow[DS_CONFIG_MAX_ENGRAM_LAYERS]; /* [rows][columns] */
-    bool pending; /* run->y is the last sublayer's output and not yet in X */
-    bool bidir;   /* draft block */
+    bool pending;                                /* run->y is the last sublayer's output and not yet in X */
+    bool bidir;                                  /* draft block */
 } ds_rowset;
 
 struct ds_runner {
     const ds_model *m;
-    ds_runner_opts o;  /* with defaults filled in */
+    ds_runner_opts o; /* with defaults filled in */
     ds_exec e;
     ds_arena scratch;
     ds_fault fault;
 
     uint8_t *kv, *slots, *tails;
-    float *rope[2];    /* by ds_rope_kind: [max_context + drafts][rd/2][2] */
-    float *vit_rope;   /* [max_patches][hd/4][2] */
+    float *rope[2];  /* by ds_rope_kind: [max_context + drafts][rd/2][2] */
+    float *vit_rope; /* [max_patches][hd/4][2] */
 
     ds_rowset enc, dec; /* dec shares enc's buffers where no tails exist */
     float *x, *xn, *y;  /* [rows][d] */
@@ -90,7 +90,7 @@ struct ds_runner {
     struct {
         float *x, *xn, *qkv, *o, *h, *cells, *a;
     } v;
-    uint8_t *slot_mark;    /* [n_slots] */
+    uint8_t *slot_mark; /* [n_slots] */
 
     void **held; /* every buffer, for destroy */
     size_t n_held;
@@ -110,9 +110,10 @@ void ds_rope2d_fill(float *cs, uint32_t dim, double theta, uint32_t positions);
 
 /* layer.c */
 void ds_layer_forward(ds_runner *r, ds_rowset *s, uint32_t layer, bool compress);
-void ds_layer_compress(ds_runner *r, ds_rowset *s, uint32_t layer); /* the boundary layer's KV entries alone; leaves X and mix; may use dec.X */
-void ds_layer_flush(ds_runner *r, ds_rowset *s);                    /* brings X up to date */
-void ds_layer_draft_kv(ds_runner *r, ds_rowset *s);                 /* draft rings from taps */
+void ds_layer_compress(ds_runner *r, ds_rowset *s,
+                       uint32_t layer);             /* the boundary layer's KV entries alone; leaves X and mix; may use dec.X */
+void ds_layer_flush(ds_runner *r, ds_rowset *s);    /* brings X up to date */
+void ds_layer_draft_kv(ds_runner *r, ds_rowset *s); /* draft rings from taps */
 void ds_observe(ds_runner *r, const char *what, int layer, const void *data, size_t rows, size_t row_bytes);
 
 /* DS_OK, or what a fault or non-finite logits mean. */

@@ -91,5 +91,6 @@ ds_kv_view ds_runner_kv(const ds_runner *r, ds_record_kind kind, uint32_t source
     uint32_t ratio = c->compress_ratios[c->kv_source_layer_ids[source]];
     size_t bytes = kind == DS_RECORD_MAIN ? ds_kv_main_bytes(c->head_dim) : ds_kv_index_bytes(c->index_head_dim);
 
-    return (ds_kv_view){ r->kv, p->block_bytes, kind == DS_RECORD_MAIN ? p->main_off[source] : p->idx_off[source], (uint32_t)bytes, ratio, BLOCK_TOKENS / ratio };
+    return (ds_kv_view){ r->kv,           p->block_bytes, kind == DS_RECORD_MAIN ? p->main_off[source] : p->idx_off[source],
+                         (uint32_t)bytes, ratio,          BLOCK_TOKENS / ratio };
 }

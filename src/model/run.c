@@ -88,11 +88,29 @@ static ds_kern_limits limits(const ds_runner *r)
 {
     const ds_config *c = &r->m->c;
     const uint32_t d = c->hidden_size, inner = c->moe_intermediate_size, cols = ds_config_engram_columns(c);
-    const uint32_t in[] = { d, c->q_lora_rank, c->num_attention_heads * c->head_dim / c->o_groups, c->o_groups * c->o_lora_rank, inner, c->head_dim, cols * c->engram_head_dim,
-                            c->n_dspark_targets * d, d + c->dspark_markov_rank, c->vision.hidden_size * c->vision.downsample_ratio * c->vision.downsample_ratio,
-                            3 * c->vision.patch_size * c->vision.patch_size, c->vision.intermediate_size };
-    const uint32_t out[] = { d, c->q_lora_rank, c->num_attention_heads * c->head_dim, c->o_groups * c->o_lora_rank, inner, c->index_n_heads * c->index_head_dim,
-                             c->n_routed_experts, c->dspark_n_routed_experts, cols ? (c->hc_mult + 1) * d : 0, 3 * c->vision.hidden_size, 2 * c->vision.intermediate_size };
+    const uint32_t in[] = { d,
+                            c->q_lora_rank,
+                            c->num_attention_heads * c->head_dim / c->o_groups,
+                            c->o_groups * c->o_lora_rank,
+                            inner,
+                            c->head_dim,
+                            cols * c->engram_head_dim,
+                            c->n_dspark_targets * d,
+                            d + c->dspark_markov_rank,
+                            c->vision.hidden_size * c->vision.downsample_ratio * c->vision.downsample_ratio,
+                            3 * c->vision.patch_size * c->vision.patch_size,
+                            c->vision.intermediate_size };
+    const uint32_t out[] = { d,
+                             c->q_lora_rank,
+                             c->num_attention_heads * c->head_dim,
+                             c->o_groups * c->o_lora_rank,
+                             inner,
+                             c->index_n_heads * c->index_head_dim,
+                             c->n_routed_experts,
+                             c->dspark_n_routed_experts,
+                             cols ? (c->hc_mult + 1) * d : 0,
+                             3 * c->vision.hidden_size,
+                             2 * c->vision.intermediate_size };
     bool vision = r->o.max_patches > 0;
     ds_kern_limits l = {
         .threads = ds_exec_members(&r->e),
@@ -148,8 +166,10 @@ static void take_all(builder *b)
     ds_runner *r = b->r;
     const ds_config *c = &r->m->c;
     const ds_places *p = &r->m->at;
-    size_t *k = &b->size.buffers, R = r->o.max_rows, f = sizeof(float), d = c->hidden_size, D = c->head_dim, inner = c->moe_intermediate_size;
-    size_t E = at_least(c->n_routed_experts, c->dspark_n_routed_experts), ek = at_least(c->num_experts_per_tok, c->dspark_num_experts_per_tok);
+    size_t *k = &b->size.buffers, R = r->o.max_rows, f = sizeof(float), d = c->hidden_size, D = c->head_dim,
+           inner = c->moe_intermediate_size;
+    size_t E = at_least(c->n_routed_experts, c->dspark_n_routed_experts),
+           ek = at_least(c->num_experts_per_tok, c->dspark_num_experts_per_tok);
     size_t Hi = c->index_n_heads, Di = c->index_head_dim, cols = ds_config_engram_columns(c);
     uint32_t B = r->o.no_drafts ? 0 : c->dspark_block_size;
     bool drafts = c->num_nextn_predict_layers && !r->o.no_drafts;
@@ -288,7 +308,8 @@ ds_rc ds_runner_create(ds_runner **out, const ds_model *m, const ds_runner_opts 
     if (rc != DS_OK)
         return rc;
     if (!ds_runner_bytes(m, &opts, &size))
-        return ds_fail(err, DS_E_NOMEM, "run: context of %u tokens, %u rows, %u blocks: more memory than can be addressed", opts.max_context, opts.max_rows, opts.n_blocks);
+        return ds_fail(err, DS_E_NOMEM, "run: context of %u tokens, %u rows, %u blocks: more memory than can be addressed",
+                       opts.max_context, opts.max_rows, opts.n_blocks);
     r = calloc(1, sizeof *r);
     if (!r || !(r->held = calloc(MAX_HELD, sizeof *r->held)))
         goto nomem;
@@ -309,8 +330,8 @@ ds_rc ds_runner_create(ds_runner **out, const ds_model *m, const ds_runner_opts 
     return DS_OK;
 nomem:
     ds_runner_destroy(r);
-    return ds_fail(err, DS_E_NOMEM, "run: out of memory for %zu bytes (KV blocks %zu, state slots %zu, tables %zu, buffers %zu)", size.total, size.kv, size.slots,
-                   size.tables, size.buffers);
+    return ds_fail(err, DS_E_NOMEM, "run: out of memory for %zu bytes (KV blocks %zu, state slots %zu, tables %zu, buffers %zu)",
+                   size.total, size.kv, size.slots, size.tables, size.buffers);
 }
 
 void ds_runner_destroy(ds_runner *r)
@@ -353,7 +374,8 @@ void ds_runner_reset_slot(ds_runner *r, uint32_t slot)
     }
 }
 
-const uint8_t *ds_runner_record(const ds_runner *r, ds_record_kind kind, uint32_t source, const uint32_t *blocks, uint32_t entry, size_t *bytes)
+const uint8_t *ds_runner_record(const ds_runner *r, ds_record_kind kind, uint32_t source, const uint32_t *blocks, uint32_t entry,
+                                size_t *bytes)
 {
     ds_kv_view v = ds_runner_kv(r, kind, source);
     ds_step st = { .blocks = blocks };

@@ -70,6 +70,6 @@ ds_rc ds_scan_run(const ds_scan *s, const ds_st *st, ds_pool *pool, ds_err *err)
     if (worst == s->n)
         return DS_OK;
     t = s->t[worst];
-    return ds_fail(err, DS_E_FORMAT, "%s: tensor %s, element %llu is %s", ds_st_shard_path(st, t->shard), t->name, (unsigned long long)first_bad(t),
-                   t->dtype == DS_DT_F8_E8M0 || t->dtype == DS_DT_F8_E4M3 ? "NaN" : "NaN or infinite");
+    return ds_fail(err, DS_E_FORMAT, "%s: tensor %s, element %llu is %s", ds_st_shard_path(st, t->shard), t->name,
+                   (unsigned long long)first_bad(t), t->dtype == DS_DT_F8_E8M0 || t->dtype == DS_DT_F8_E4M3 ? "NaN" : "NaN or infinite");
 }

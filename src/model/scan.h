@@ -15,7 +15,8 @@ typedef struct {
 } ds_scan;
 
 bool ds_scan_add(ds_scan *s, const ds_tensor *t); /* false: the heap is exhausted */
-/* DS_E_FORMAT names file, tensor and element of the first bad value, in the order of adding, however many threads look. pool may be NULL. */
+/* DS_E_FORMAT names file, tensor and element of the first bad value, in the order of adding, however many threads look. pool may be NULL.
+ */
 ds_rc ds_scan_run(const ds_scan *s, const ds_st *st, ds_pool *pool, ds_err *err);
 void ds_scan_fini(ds_scan *s);
 

@@ -40,10 +40,12 @@ static void remember(const ds_solo *s, const int32_t *tokens, uint32_t from, uin
     }
 }
 
-static ds_rc run_chunks(ds_solo *s, const start *at, const int32_t *tokens, uint32_t total, uint32_t last, ds_logits_fn *fn, void *ctx, ds_err *err)
+static ds_rc run_chunks(ds_solo *s, const start *at, const int32_t *tokens, uint32_t total, uint32_t last, ds_logits_fn *fn, void *ctx,
+                        ds_err *err)
 {
     const ds_config *c = &s->run->m->c;
-    uint32_t tail = s->ced && total > c->sliding_window ? total - c->sliding_window : 0, lookback = c->n_engram_layers ? c->engram_max_ngram_size - 1 : 0;
+    uint32_t tail = s->ced && total > c->sliding_window ? total - c->sliding_window : 0,
+             lookback = c->n_engram_layers ? c->engram_max_ngram_size - 1 : 0;
     /* tokens that went through the decoder before are in its windows already, and the rows behind them see them */
     uint32_t dec_from = tail > at->from ? tail : at->from, dec_win = tail >= at->from ? tail : 0;
     int32_t before[DS_CONFIG_MAX_ENGRAM_NGRAM];
@@ -58,8 +60,16 @@ static ds_rc run_chunks(ds_solo *s, const start *at, const int32_t *tokens, uint
         ds_rc rc;
         if (s->progress && !s->progress(s->progress_ctx, pos, total))
             return ds_fail(err, DS_E_CANCELED, "stopped after %u of %u prompt tokens", pos, total);
-        ds_seq q = { .slot = 0, .tail = DS_RUNNER_NONE, .blocks = s->blocks, .n_blocks = s->run->o.n_blocks, .pos = pos, .n = n, .tokens = tokens + pos,
-                     .enc_win = at->enc_win, .store_from = at->store_from, .dec_from = pos };
+        ds_seq q = { .slot = 0,
+                     .tail = DS_RUNNER_NONE,
+                     .blocks = s->blocks,
+                     .n_blocks = s->run->o.n_blocks,
+                     .pos = pos,
+                     .n = n,
+                     .tokens = tokens + pos,
+                     .enc_win = at->enc_win,
+                     .store_from = at->store_from,
+                     .dec_from = pos };
         if (s->image)
             q.image = s->image + pos;
         if (at->replay && pos == at->from)
@@ -91,7 +101,8 @@ static ds_rc check(const ds_solo *s, uint32_t total, ds_err *err)
 
     if (total > r->o.max_context || total > (uint64_t)r->o.n_blocks * BLOCK_TOKENS)
         return ds_fail(err, DS_E_ARG, "%u tokens: the context ends at %llu", total,
-                       r->o.max_context < (uint64_t)r->o.n_blocks * BLOCK_TOKENS ? (unsigned long long)r->o.max_context : (unsigned long long)r->o.n_blocks * BLOCK_TOKENS);
+                       r->o.max_context < (uint64_t)r->o.n_blocks * BLOCK_TOKENS ? (unsigned long long)r->o.max_context
+                                                                                 : (unsigned long long)r->o.n_blocks * BLOCK_TOKENS);
     if (total <= s->n)
         return ds_fail(err, DS_E_ARG, "%u tokens, %u of them processed: nothing to do", total, s->n);
     return DS_OK;
@@ -123,7 +134,14 @@ ds_rc ds_solo_resume(ds_solo *s, const int32_t *tokens, uint32_t total, uint32_t
 
 ds_rc ds_solo_decode(ds_solo *s, const int32_t *tokens, uint32_t k, const float **logits, ds_err *err)
 {
-    ds_seq q = { .slot = 0, .tail = DS_RUNNER_NONE, .blocks = s->blocks, .n_blocks = s->run->o.n_blocks, .pos = s->n, .n = k, .tokens = tokens, .dec_from = s->n,
+    ds_seq q = { .slot = 0,
+                 .tail = DS_RUNNER_NONE,
+                 .blocks = s->blocks,
+                 .n_blocks = s->run->o.n_blocks,
+                 .pos = s->n,
+                 .n = k,
+                 .tokens = tokens,
+                 .dec_from = s->n,
                  .n_logits = k };
     ds_rc rc = ds_runner_step(s->run, &q, 1, logits, err);
 

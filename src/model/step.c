@@ -23,7 +23,8 @@ static ds_rc check_seq(const ds_runner *r, const ds_seq *q, ds_err *err)
     if (q->n == 0 || q->n > r->o.max_rows)
         return ds_fail(err, DS_E_ARG, "step: %u rows of a sequence: 1 .. %u", q->n, r->o.max_rows);
     if (q->pos > r->o.max_context || q->n > r->o.max_context - q->pos)
-        return ds_fail(err, DS_E_ARG, "step: positions %u .. %llu: the context ends at %u", q->pos, (unsigned long long)q->pos + q->n, r->o.max_context);
+        return ds_fail(err, DS_E_ARG, "step: positions %u .. %llu: the context ends at %u", q->pos, (unsigned long long)q->pos + q->n,
+                       r->o.max_context);
     if (q->slot >= r->o.n_slots || (q->tail != DS_RUNNER_NONE && q->tail >= r->o.n_tails))
         return ds_fail(err, DS_E_ARG, "step: slot %u or tail %u does not exist", q->slot, q->tail);
     if (q->n_blocks < (end + BLOCK_TOKENS - 1) / BLOCK_TOKENS)
@@ -31,7 +32,8 @@ static ds_rc check_seq(const ds_runner *r, const ds_seq *q, ds_err *err)
     for (uint32_t i = 0; i < (end + BLOCK_TOKENS - 1) / BLOCK_TOKENS; i++)
         if (q->blocks[i] >= r->o.n_blocks)
             return ds_fail(err, DS_E_ARG, "step: block %u does not exist", q->blocks[i]);
-    if (q->dec_from > end || (q->dec_from != q->pos && q->tail == DS_RUNNER_NONE) || (q->dec_from < q->pos && end - q->dec_from > c->sliding_window))
+    if (q->dec_from > end || (q->dec_from != q->pos && q->tail == DS_RUNNER_NONE) ||
+        (q->dec_from < q->pos && end - q->dec_from > c->sliding_window))
         return ds_fail(err, DS_E_ARG, "step: decoder from position %u for rows %u .. %u", q->dec_from, q->pos, end);
     if (q->enc_win > q->pos || (q->dec_win > q->dec_from && q->dec_from < end))
         return ds_fail(err, DS_E_ARG, "step: windows start at %u and %u for rows %u .. %u", q->enc_win, q->dec_win, q->pos, end);
@@ -77,8 +79,8 @@ static ds_rc check_step(ds_runner *r, const ds_seq *seqs, uint32_t n_seqs, ds_er
     if (rc != DS_OK)
         return rc;
     if (rows > r->o.max_rows || logits > r->o.max_logits)
-        return ds_fail(err, DS_E_ARG, "step: %llu rows and %llu logits: at most %u and %u", (unsigned long long)rows, (unsigned long long)logits, r->o.max_rows,
-                       r->o.max_logits);
+        return ds_fail(err, DS_E_ARG, "step: %llu rows and %llu logits: at most %u and %u", (unsigned long long)rows,
+                       (unsigned long long)logits, r->o.max_rows, r->o.max_logits);
     return DS_OK;
 }
 
@@ -135,16 +137,30 @@ static void begin(ds_runner *r, const ds_seq *seqs, uint32_t n_seqs)
         if (q->before && c->n_engram_layers)
             set_history(r, q);
     }
-    kern(r)->embed(&r->e, &(ds_op_embed){ .y = s->X, .id = s->st.id, .table = &r->m->w.embed, .extra = r->image, .rows = s->st.n_rows, .copies = c->hc_mult, .tag = TAG_EMBED });
+    kern(r)->embed(&r->e, &(ds_op_embed){ .y = s->X,
+                                          .id = s->st.id,
+                                          .table = &r->m->w.embed,
+                                          .extra = r->image,
+                                          .rows = s->st.n_rows,
+                                          .copies = c->hc_mult,
+                                          .tag = TAG_EMBED });
     for (uint32_t i = 0; i < s->st.n_rows; i++)
         for (uint32_t j = 0; j < c->hc_mult; j++)
             s->mix[i * mix + j] = j == 0 ? 1.0f : 0.0f;
     for (uint32_t t = 0; t < c->n_engram_layers; t++) {
         uint32_t cols = ds_config_engram_columns(c);
-        kern(r)->engram_hash(&r->e, &(ds_op_engram_hash){ .step = &s->st, .hist = ds_runner_hist_ring(r), .row = s->erow[t], .map = r->m->w.map, .pad = r->m->w.pad,
-                                                          .mult = r->m->w.mult + t * c->engram_max_ngram_size, .prime = r->m->w.prime + t * cols,
-                                                          .offset = r->m->w.offset + t * cols, .max_ngram = c->engram_max_ngram_size, .heads = c->engram_n_heads,
-                                                          .store = t + 1 == c->n_engram_layers, .tag = TAG_HISTORY });
+        kern(r)->engram_hash(&r->e, &(ds_op_engram_hash){ .step = &s->st,
+                                                          .hist = ds_runner_hist_ring(r),
+                                                          .row = s->erow[t],
+                                                          .map = r->m->w.map,
+                                                          .pad = r->m->w.pad,
+                                                          .mult = r->m->w.mult + t * c->engram_max_ngram_size,
+                                                          .prime = r->m->w.prime + t * cols,
+                                                          .offset = r->m->w.offset + t * cols,
+                                                          .max_ngram = c->engram_max_ngram_size,
+                                                          .heads = c->engram_n_heads,
+                                                          .store = t + 1 == c->n_engram_layers,
+                                                          .tag = TAG_HISTORY });
         ds_observe(r, "engram", c->engram_layer_ids[t], s->erow[t], s->st.n_rows, cols * sizeof(uint64_t));
     }
 }
@@ -152,18 +168,30 @@ static void begin(ds_runner *r, const ds_seq *seqs, uint32_t n_seqs)
 /* One part of what later decoder passes need of the encoder's rows: floats at src with `ld` apart, kept in the tail ring at `off`. */
 static void tail_store(ds_runner *r, size_t off, const void *src, size_t bytes, size_t ld_bytes)
 {
-    kern(r)->ring_store(&r->e, &(ds_op_ring_store){ .step = &r->enc.st, .ring = ds_runner_tail_ring(r, off, bytes), .slot = r->enc.st.tail, .src = src, .src_bytes = ld_bytes });
+    kern(r)->ring_store(
+        &r->e,
+        &(ds_op_ring_store){
+            .step = &r->enc.st, .ring = ds_runner_tail_ring(r, off, bytes), .slot = r->enc.st.tail, .src = src, .src_bytes = ld_bytes });
 }
 
 static void tail_load(ds_runner *r, size_t off, void *dst, size_t bytes, size_t ld_bytes)
 {
-    kern(r)->ring_load(&r->e, &(ds_op_ring_load){ .step = &r->dec.st, .ring = ds_runner_tail_ring(r, off, bytes), .slot = r->dec.st.tail, .dst = dst, .dst_bytes = ld_bytes });
+    kern(r)->ring_load(
+        &r->e,
+        &(ds_op_ring_load){
+            .step = &r->dec.st, .ring = ds_runner_tail_ring(r, off, bytes), .slot = r->dec.st.tail, .dst = dst, .dst_bytes = ld_bytes });
 }
 
 /* enc -> dec of the rows that dec.index names, for one part. */
 static void take_rows(ds_runner *r, void *dst, const void *src, size_t bytes, size_t ld_bytes)
 {
-    kern(r)->copy(&r->e, &(ds_op_copy){ .dst = dst, .src = src, .index = r->dec.index, .rows = r->dec.st.n_rows, .ldd = ld_bytes / 4, .lds = ld_bytes / 4, .n = bytes / 4 });
+    kern(r)->copy(&r->e, &(ds_op_copy){ .dst = dst,
+                                        .src = src,
+                                        .index = r->dec.index,
+                                        .rows = r->dec.st.n_rows,
+                                        .ldd = ld_bytes / 4,
+                                        .lds = ld_bytes / 4,
+                                        .n = bytes / 4 });
 }
 
 typedef void part_fn(ds_runner *r, size_t off, void *enc, void *dec, size_t bytes, size_t ld_bytes);
@@ -185,7 +213,8 @@ static void for_parts(ds_runner *r, part_fn *fn)
 {
     const ds_config *c = &r->m->c;
     const ds_places *p = &r->m->at;
-    size_t f = sizeof(float), nd = (size_t)c->hc_mult * c->hidden_size * f, mix = ds_config_hc_rows(c) * f, rows = ds_config_engram_columns(c) * sizeof(uint64_t);
+    size_t f = sizeof(float), nd = (size_t)c->hc_mult * c->hidden_size * f, mix = ds_config_hc_rows(c) * f,
+           rows = ds_config_engram_columns(c) * sizeof(uint64_t);
 
     fn(r, p->tail_x, r->enc.X, r->dec.X, nd, nd);
     fn(r, p->tail_mix, r->enc.mix, r->dec.mix, mix, mix);
@@ -205,12 +234,34 @@ static void decode_rows(ds_runner *r, ds_rowset *s, uint32_t n, float *logits, b
     for (uint32_t l = r->m->t.first_decoder; l < c->num_hidden_layers; l++)
         ds_layer_forward(r, s, l, with_compress || l != r->m->t.first_decoder);
     if (n > 0) {
-        kern(r)->mhc(&r->e, &(ds_op_mhc){ .X = s->X, .y = s->pending ? r->y : NULL, .mix_in = s->mix, .x = r->x, .rows = s->st.n_rows, .n = c->hc_mult, .d = c->hidden_size,
-                                          .iters = c->hc_sinkhorn_iters, .eps = (float)c->rms_norm_eps, .hc_eps = (float)c->hc_eps });
-        kern(r)->copy(&r->e, &(ds_op_copy){ .dst = r->h, .src = r->x, .index = r->logit_index, .rows = n, .ldd = c->hidden_size, .lds = c->hidden_size, .n = c->hidden_size });
-        kern(r)->rmsnorm(&r->e, &(ds_op_rmsnorm){ .y = r->h, .x = r->h, .w = r->m->w.norm, .rows = n, .ldx = c->hidden_size, .ldy = c->hidden_size,
-                                                  .dim = c->hidden_size, .eps = (float)c->rms_norm_eps });
-        kern(r)->linear(&r->e, &(ds_op_linear){ .y = logits, .x = r->h, .w = head, .rows = n, .ldx = c->hidden_size, .ldy = c->vocab_size, .groups = 1 });
+        kern(r)->mhc(&r->e, &(ds_op_mhc){ .X = s->X,
+                                          .y = s->pending ? r->y : NULL,
+                                          .mix_in = s->mix,
+                                          .x = r->x,
+                                          .rows = s->st.n_rows,
+                                          .n = c->hc_mult,
+                                          .d = c->hidden_size,
+                                          .iters = c->hc_sinkhorn_iters,
+                                          .eps = (float)c->rms_norm_eps,
+                                          .hc_eps = (float)c->hc_eps });
+        kern(r)->copy(&r->e, &(ds_op_copy){ .dst = r->h,
+                                            .src = r->x,
+                                            .index = r->logit_index,
+                                            .rows = n,
+                                            .ldd = c->hidden_size,
+                                            .lds = c->hidden_size,
+                                            .n = c->hidden_size });
+        kern(r)->rmsnorm(&r->e, &(ds_op_rmsnorm){ .y = r->h,
+                                                  .x = r->h,
+                                                  .w = r->m->w.norm,
+                                                  .rows = n,
+                                                  .ldx = c->hidden_size,
+                                                  .ldy = c->hidden_size,
+                                                  .dim = c->hidden_size,
+                                                  .eps = (float)c->rms_norm_eps });
+        kern(r)->linear(
+            &r->e,
+            &(ds_op_linear){ .y = logits, .x = r->h, .w = head, .rows = n, .ldx = c->hidden_size, .ldy = c->vocab_size, .groups = 1 });
         ds_observe(r, "logits", -1, logits, n, c->vocab_size * sizeof(float));
     }
     s->pending = false;
@@ -306,11 +357,13 @@ ds_rc ds_runner_check(ds_runner *r, ds_err *err)
     if (kind == DS_FAULT_VALUE && tag == TAG_EMBED)
         return ds_fail(err, DS_E_FORMAT, "embed.weight: row %lld holds a NaN or infinity", row);
     if (kind == DS_FAULT_VALUE && tag == TAG_MARKOV)
-        return ds_fail(err, DS_E_FORMAT, "mtp.%u.markov_head.embed.weight: row %lld holds a NaN or infinity", r->m->c.num_nextn_predict_layers - 1, row);
+        return ds_fail(err, DS_E_FORMAT, "mtp.%u.markov_head.embed.weight: row %lld holds a NaN or infinity",
+                       r->m->c.num_nextn_predict_layers - 1, row);
     if (kind == DS_FAULT_VALUE)
         return ds_fail(err, DS_E_FORMAT, "layers.%u.engram.embed: row %lld holds a NaN or infinity", tag - TAG_ENGRAM, row);
     if (kind == DS_FAULT_GROUP)
-        return ds_fail(err, DS_E_ARG, "step: layer %u has no open group for position %lld: the sequence was not resumed as its state needs", tag - TAG_GROUP, row);
+        return ds_fail(err, DS_E_ARG, "step: layer %u has no open group for position %lld: the sequence was not resumed as its state needs",
+                       tag - TAG_GROUP, row);
     return ds_fail(err, DS_E_ARG, "step: no Engram history for position %lld: the sequence was not resumed as its state needs", row);
 }
 
@@ -319,7 +372,8 @@ ds_rc ds_runner_check_finite(const float *v, size_t rows, size_t n, const char *
     for (size_t i = 0; i < rows; i++)
         for (size_t k = 0; k < n; k++)
             if (!isfinite(v[i * n + k]))
-                return ds_fail(err, DS_E_FORMAT, "%s: value %zu of row %zu is not finite: the weights are damaged or out of range", what, k, i);
+                return ds_fail(err, DS_E_FORMAT, "%s: value %zu of row %zu is not finite: the weights are damaged or out of range", what, k,
+                               i);
     return DS_OK;
 }
 

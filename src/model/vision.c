@@ -27,7 +27,9 @@ uint32_t ds_model_span(const ds_model *m, uint32_t n_h, uint32_t n_w)
 
 static void linear(ds_runner *r, float *y, const float *x, const ds_mat *w, const float *bias, size_t rows)
 {
-    kern(r)->linear(&r->e, &(ds_op_linear){ .y = y, .x = x, .w = w, .bias = bias, .rows = rows, .ldx = w->in, .ldy = w->out, .groups = 1, .round = true });
+    kern(r)->linear(
+        &r->e,
+        &(ds_op_linear){ .y = y, .x = x, .w = w, .bias = bias, .rows = rows, .ldx = w->in, .ldy = w->out, .groups = 1, .round = true });
 }
 
 static void norm(ds_runner *r, float *y, const float *x, const float *w, size_t rows)
@@ -44,17 +46,35 @@ static void block(ds_runner *r, const ds_w_block *w, size_t n, uint32_t n_w)
     norm(r, r->v.xn, r->v.x, w->norm1, n);
     linear(r, r->v.qkv, r->v.xn, &w->qkv, w->qkv_bias, n);
     for (int part = 0; part < 2; part++)
-        kern(r)->rope2d(&r->e, &(ds_op_rope2d){ .x = r->v.qkv + (size_t)part * d, .cs = r->vit_rope, .rows = n, .ldx = 3 * (size_t)d, .heads = H, .dim = hd, .n_w = n_w });
-    kern(r)->vit_attention(&r->e, &(ds_op_vit_attention){ .o = r->v.o, .q = r->v.qkv, .k = r->v.qkv + d, .v = r->v.qkv + 2 * (size_t)d, .n = n, .ld = 3 * (size_t)d, .heads = H,
-                                                          .dim = hd, .scale = (float)(1.0 / sqrt((double)hd)) });
+        kern(r)->rope2d(
+            &r->e,
+            &(ds_op_rope2d){
+                .x = r->v.qkv + (size_t)part * d, .cs = r->vit_rope, .rows = n, .ldx = 3 * (size_t)d, .heads = H, .dim = hd, .n_w = n_w });
+    kern(r)->vit_attention(&r->e, &(ds_op_vit_attention){ .o = r->v.o,
+                                                          .q = r->v.qkv,
+                                                          .k = r->v.qkv + d,
+                                                          .v = r->v.qkv + 2 * (size_t)d,
+                                                          .n = n,
+                                                          .ld = 3 * (size_t)d,
+                                                          .heads = H,
+                                                          .dim = hd,
+                                                          .scale = (float)(1.0 / sqrt((double)hd)) });
     linear(r, r->v.xn, r->v.o, &w->o, w->o_bias, n);
     kern(r)->add(&r->e, &(ds_op_add){ .y = r->v.x, .x = r->v.xn, .n = n * d });
 
     norm(r, r->v.xn, r->v.x, w->norm2, n);
     linear(r, r->v.h, r->v.xn, &w->w1, NULL, n);
-    kern(r)->swiglu(&r->e, &(ds_op_swiglu){ .h = r->v.h, .g = r->v.h, .u = r->v.h + inner, .rows = n, .ldg = 2 * (size_t)inner, .ldu = 2 * (size_t)inner,
-                                            .ldh = 2 * (size_t)inner, .n = inner });
-    kern(r)->linear(&r->e, &(ds_op_linear){ .y = r->v.xn, .x = r->v.h, .w = &w->w2, .rows = n, .ldx = 2 * (size_t)inner, .ldy = d, .groups = 1, .round = true });
+    kern(r)->swiglu(&r->e, &(ds_op_swiglu){ .h = r->v.h,
+                                            .g = r->v.h,
+                                            .u = r->v.h + inner,
+                                            .rows = n,
+                                            .ldg = 2 * (size_t)inner,
+                                            .ldu = 2 * (size_t)inner,
+                                            .ldh = 2 * (size_t)inner,
+                                            .n = inner });
+    kern(r)->linear(
+        &r->e, &(ds_op_linear){
+                   .y = r->v.xn, .x = r->v.h, .w = &w->w2, .rows = n, .ldx = 2 * (size_t)inner, .ldy = d, .groups = 1, .round = true });
     kern(r)->add(&r->e, &(ds_op_add){ .y = r->v.x, .x = r->v.xn, .n = n * d });
 }
 
@@ -67,7 +87,8 @@ ds_rc ds_runner_image(ds_runner *r, const float *patches, uint32_t n_h, uint32_t
     float *a, *b, *at = out;
 
     if (span == 0)
-        return ds_fail(err, DS_E_ARG, "image of %u x %u patches: %s", n_w, n_h, c->vision.num_hidden_layers ? "empty, or more tokens than the model takes" : "the model has no vision tower");
+        return ds_fail(err, DS_E_ARG, "image of %u x %u patches: %s", n_w, n_h,
+                       c->vision.num_hidden_layers ? "empty, or more tokens than the model takes" : "the model has no vision tower");
     if (n > r->o.max_patches)
         return ds_fail(err, DS_E_ARG, "image of %u x %u patches: this run takes at most %u", n_w, n_h, r->o.max_patches);
     gh = cells(n_h, s);

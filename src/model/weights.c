@@ -1,7 +1,7 @@
 /* From a checkpoint's tensors to the weights of layers (spec 6).
  *
- * format/tensors.h says which tensors there are and checks each; here a table says which member of which struct a name belongs to. What must be scanned for
- * bad values is collected on the way and scanned afterwards by all threads. */
+ * format/tensors.h says which tensors there are and checks each; here a table says which member of which struct a name belongs to. What
+ * must be scanned for bad values is collected on the way and scanned afterwards by all threads. */
 #include "model/weights.h"
 
 #include <stdlib.h>
@@ -24,7 +24,10 @@ typedef struct {
     size_t offset;
 } member;
 
-#define MEMBER(s, m, name, type) { name, type, offsetof(s, m) }
+#define MEMBER(s, m, name, type)   \
+    {                              \
+        name, type, offsetof(s, m) \
+    }
 
 static const member layer_members[] = {
     MEMBER(ds_w_layer, hc_attn.fn, "hc_attn_fn", AS_FLOATS),
@@ -165,7 +168,9 @@ static ds_rc set_vector(binder *b, const float **out, const ds_weight *t, bool c
 
 static ds_rc set_mat(binder *b, ds_mat *m, const ds_weight *t, bool table, ds_err *err)
 {
-    static const ds_mat_type quantised[] = { [DS_FORM_FP8] = DS_MAT_FP8_32X32, [DS_FORM_FP4] = DS_MAT_MXFP4, [DS_FORM_ROWS] = DS_MAT_FP8_ROWS };
+    static const ds_mat_type quantised[] = {
+        [DS_FORM_FP8] = DS_MAT_FP8_32X32, [DS_FORM_FP4] = DS_MAT_MXFP4, [DS_FORM_ROWS] = DS_MAT_FP8_ROWS
+    };
 
     *m = (ds_mat){ .in = (uint32_t)t->cols, .out = t->rows, .data = t->data, .scale = t->scale };
     if (t->form == DS_FORM_PLAIN)
@@ -314,7 +319,8 @@ static ds_rc check_map(const binder *b, ds_err *err)
     for (uint32_t i = 0; i < b->c->vocab_size && rc == DS_OK; i++) {
         int32_t v = b->w->map[i];
         if (v < 0 || (uint32_t)v >= classes) {
-            rc = ds_fail(err, DS_E_FORMAT, "the tokenizer's token map gives token %u the class %d; engram_compressed_vocab_size is %u", i, v, classes);
+            rc = ds_fail(err, DS_E_FORMAT, "the tokenizer's token map gives token %u the class %d; engram_compressed_vocab_size is %u", i,
+                         v, classes);
         } else if (!mark[v]) {
             mark[v] = 1;
             seen++;
@@ -334,7 +340,8 @@ static ds_rc load_map(binder *b, const ds_model_opts *o, ds_err *err)
     if (rc != DS_OK || present)
         return rc;
     if (!o->token_map)
-        return ds_fail(err, DS_E_FORMAT, "the model has Engram layers but no tensor engram.token_map, and no tokenizer was given to derive it from");
+        return ds_fail(err, DS_E_FORMAT,
+                       "the model has Engram layers but no tensor engram.token_map, and no tokenizer was given to derive it from");
     rc = o->token_map(o->ctx, b->dir, b->w->map, b->c->vocab_size, err);
     return rc == DS_OK ? check_map(b, err) : rc;
 }
@@ -385,7 +392,8 @@ static ds_rc pack_all(binder *b, ds_pool *pool, ds_err *err)
     return DS_OK;
 }
 
-ds_rc ds_weights_open(ds_weights *w, const char *dir, const ds_config *c, const ds_topology *t, const ds_kern *k, const ds_model_opts *o, ds_err *err)
+ds_rc ds_weights_open(ds_weights *w, const char *dir, const ds_config *c, const ds_topology *t, const ds_kern *k, const ds_model_opts *o,
+                      ds_err *err)
 {
     binder b = { .w = w, .dir = dir, .c = c, .k = k, .no_data = o->no_data };
     size_t n;

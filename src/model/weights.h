@@ -1,7 +1,8 @@
 /* The weights of an opened model, as the layers use them.
  *
- * Matrices point into the mapped files (or to a backend's packed form); vectors that every step reads are f32 copies on the heap. Which members of a layer are set
- * follows from the topology: compressor and index keys in KV sources, the indexer's query side in index sources, Engram where the layer has a table.
+ * Matrices point into the mapped files (or to a backend's packed form); vectors that every step reads are f32 copies on the heap. Which
+ * members of a layer are set follows from the topology: compressor and index keys in KV sources, the indexer's query side in index
+ * sources, Engram where the layer has a table.
  * Threads: constant after open. */
 #ifndef DS_MODEL_WEIGHTS_H
 #define DS_MODEL_WEIGHTS_H
@@ -68,7 +69,8 @@ typedef struct {
     ds_model_stats stats;
 } ds_weights;
 
-ds_rc ds_weights_open(ds_weights *w, const char *dir, const ds_config *c, const ds_topology *t, const ds_kern *k, const ds_model_opts *o, ds_err *err);
+ds_rc ds_weights_open(ds_weights *w, const char *dir, const ds_config *c, const ds_topology *t, const ds_kern *k, const ds_model_opts *o,
+                      ds_err *err);
 void ds_weights_close(ds_weights *w); /* copes with every half-built state */
 
 #endif

@@ -11,8 +11,8 @@
 #include "test.h"
 
 typedef struct {
-    char dir[512];     /* tests/golden/NAME */
-    ds_json_doc *doc;  /* its manifest */
+    char dir[512];    /* tests/golden/NAME */
+    ds_json_doc *doc; /* its manifest */
     const ds_json *cases;
 } golden;
 

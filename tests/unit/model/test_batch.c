@@ -1,4 +1,5 @@
-/* A sequence's bits don't depend on its company: other sequences in the step, the cut into chunks, slots, block ids, threads, rejected drafts before it. */
+/* A sequence's bits don't depend on its company: other sequences in the step, the cut into chunks, slots, block ids, threads, rejected
+ * drafts before it. */
 #include "golden.h"
 
 #include <unistd.h>
@@ -13,7 +14,7 @@ typedef struct {
     uint32_t pos;
     uint32_t slot, tail, blocks[1];
     const float **image;
-    float *got, *want;      /* [total][vocab]; rows without logits stay zero */
+    float *got, *want; /* [total][vocab]; rows without logits stay zero */
     int32_t drafts[64], want_drafts[64];
 } sequence;
 
@@ -65,8 +66,15 @@ static void free_sequences(sequence *s)
 static ds_seq rows_of(const sequence *s, uint32_t n)
 {
     uint32_t left = (s->pos < s->prompt ? s->prompt : s->total) - s->pos, window = cfg->sliding_window;
-    ds_seq q = { .slot = s->slot, .tail = DS_RUNNER_NONE, .blocks = s->blocks, .n_blocks = 1, .pos = s->pos, .n = n < left ? n : left, .tokens = s->tokens + s->pos,
-                 .image = s->image ? s->image + s->pos : NULL, .dec_from = s->pos };
+    ds_seq q = { .slot = s->slot,
+                 .tail = DS_RUNNER_NONE,
+                 .blocks = s->blocks,
+                 .n_blocks = 1,
+                 .pos = s->pos,
+                 .n = n < left ? n : left,
+                 .tokens = s->tokens + s->pos,
+                 .image = s->image ? s->image + s->pos : NULL,
+                 .dec_from = s->pos };
 
     if (s->pos < s->prompt && s->ced) {
         uint32_t end = s->pos + q.n, start = s->prompt > window ? s->prompt - window : 0;
@@ -104,7 +112,15 @@ static ds_runner *make_runner(ds_pool *pool, uint32_t rows, bool bf16)
 {
     ds_runner *r;
     ds_err err;
-    ds_runner_opts o = { .bf16 = bf16, .max_rows = rows, .max_seqs = N_SEQS, .max_logits = 256, .max_context = BLOCK, .n_blocks = 7, .n_slots = 6, .n_tails = 5, .pool = pool };
+    ds_runner_opts o = { .bf16 = bf16,
+                         .max_rows = rows,
+                         .max_seqs = N_SEQS,
+                         .max_logits = 256,
+                         .max_context = BLOCK,
+                         .n_blocks = 7,
+                         .n_slots = 6,
+                         .n_tails = 5,
+                         .pool = pool };
 
     assert_ok(ds_runner_create(&r, model, &o, &err));
     return r;
@@ -133,13 +149,15 @@ static void compare(const sequence *s, const char *how)
 {
     for (uint32_t i = 0; i < N_SEQS; i++) {
         for (uint32_t p = 0; p < s[i].total; p++)
-            if (memcmp(s[i].got + (size_t)p * cfg->vocab_size, s[i].want + (size_t)p * cfg->vocab_size, cfg->vocab_size * sizeof(float)) != 0)
+            if (memcmp(s[i].got + (size_t)p * cfg->vocab_size, s[i].want + (size_t)p * cfg->vocab_size, cfg->vocab_size * sizeof(float)) !=
+                0)
                 fail_msg("%s: logits of sequence %u at position %u have other bits", how, i, p);
         assert_memory_equal(s[i].drafts, s[i].want_drafts, sizeof s[i].drafts);
     }
 }
 
-/* All sequences at once, in random order, with random chunks; rows of a step are at most `rows`, so that long decoder tails take several passes. */
+/* All sequences at once, in random order, with random chunks; rows of a step are at most `rows`, so that long decoder tails take several
+ * passes. */
 static void together(sequence *s, ds_pool *pool, uint32_t rows, uint32_t seed, bool bf16)
 {
     ds_runner *r = make_runner(pool, rows, bf16);

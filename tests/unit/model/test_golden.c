@@ -1,5 +1,5 @@
-/* The forward pass against the reference's golden data: logits, cache records, selections, drafts, images, in exact, CED and replay mode and in
- * every chunking. The argument is a configuration, perhaps with kernels: "tiny-a ref". */
+/* The forward pass against the reference's golden data: logits, cache records, selections, drafts, images, in exact, CED and replay mode
+ * and in every chunking. The argument is a configuration, perhaps with kernels: "tiny-a ref". */
 #include "golden.h"
 
 static const char *name, *kernels;
@@ -12,8 +12,8 @@ typedef struct {
     int32_t *tokens;
     uint32_t n;
     bool exact;
-    uint32_t prefix;      /* replay: tokens before; 0 otherwise */
-    const float **image;  /* by position */
+    uint32_t prefix;     /* replay: tokens before; 0 otherwise */
+    const float **image; /* by position */
     ds_npy image_rows;
 
     /* of one run */
@@ -111,14 +111,16 @@ static void check_logits(test_case *t)
     const ds_json *stable = ds_json_get(t->spec, "stable");
 
     for (const ds_json *p = ds_json_get(t->spec, "positions")->child; p; p = p->next, i++) {
-        double e = distance(t->logits.data + (json_uint(p) - first) * t->logits.vocab, (const float *)ref.data + i * t->logits.vocab, t->logits.vocab);
+        double e = distance(t->logits.data + (json_uint(p) - first) * t->logits.vocab, (const float *)ref.data + i * t->logits.vocab,
+                            t->logits.vocab);
         if (json_uint(ds_json_at(stable, i)) && !(e <= 2e-5))
             fail_msg("%s %s: logits at position %u differ by %.3g", name, text_of(ds_json_get(t->spec, "name")), json_uint(p), e);
     }
     ds_npy_free(&ref);
 }
 
-static void same_bytes(const test_case *t, const ds_json *entry, uint64_t row, const void *got, const void *want, size_t bytes, const char *what)
+static void same_bytes(const test_case *t, const ds_json *entry, uint64_t row, const void *got, const void *want, size_t bytes,
+                       const char *what)
 {
     if (in_list(ds_json_get(entry, "unstable"), row))
         return;
@@ -192,7 +194,8 @@ static void check_topk(test_case *t)
             memcpy(&n, collected(&t->seen, "n_sel", layer, t->n - 1 - p), sizeof n);
             while (n < topk)
                 row[n++] = -1;
-            same_bytes(t, e, (uint64_t)i * t->n + p, row, (const int32_t *)ref.data + ((size_t)i * t->n + p) * topk, topk * sizeof *row, "topk");
+            same_bytes(t, e, (uint64_t)i * t->n + p, row, (const int32_t *)ref.data + ((size_t)i * t->n + p) * topk, topk * sizeof *row,
+                       "topk");
         }
     ds_npy_free(&ref);
 }
@@ -237,7 +240,8 @@ static void check_experts(test_case *t)
             int32_t row[64];
             memcpy(row, collected(&t->seen, "router", (int)l, t->n - 1 - p), k * sizeof *row);
             qsort(row, k, sizeof *row, ascending);
-            same_bytes(t, e, (uint64_t)l * t->n + p, row, (const int32_t *)ref.data + ((size_t)l * t->n + p) * k, k * sizeof *row, "experts");
+            same_bytes(t, e, (uint64_t)l * t->n + p, row, (const int32_t *)ref.data + ((size_t)l * t->n + p) * k, k * sizeof *row,
+                       "experts");
         }
     ds_npy_free(&ref);
 }
@@ -270,7 +274,8 @@ static void check_streams(test_case *t)
     for (uint32_t l = 0; l < t->c->num_hidden_layers; l++)
         for (uint32_t p = 0; p < t->n; p++) {
             size_t n = ref.shape[2] * ref.shape[3];
-            double e = distance((const float *)(const void *)collected(&t->seen, "x", (int)l, t->n - 1 - p), (const float *)ref.data + ((size_t)l * t->n + p) * n, n);
+            double e = distance((const float *)(const void *)collected(&t->seen, "x", (int)l, t->n - 1 - p),
+                                (const float *)ref.data + ((size_t)l * t->n + p) * n, n);
             if (!(e <= 2e-5))
                 fail_msg("%s: streams after layer %u at position %u differ by %.3g", name, l, p, e);
         }
@@ -409,7 +414,8 @@ static void bf16_is_as_close_as_the_reference(void **state)
         mine = realloc(mine, (n + ref.shape[0]) * sizeof *mine);
         theirs = realloc(theirs, (n + ref.shape[0]) * sizeof *theirs);
         for (const ds_json *p = ds_json_get(spec, "positions")->child; p; p = p->next, i++) {
-            const float *got = t.logits.data + (json_uint(p) - first) * t.logits.vocab, *want = (const float *)ref.data + i * t.logits.vocab;
+            const float *got = t.logits.data + (json_uint(p) - first) * t.logits.vocab,
+                        *want = (const float *)ref.data + i * t.logits.vocab;
             size_t a = 0, b = 0;
             for (size_t v = 1; v < t.logits.vocab; v++) {
                 a = got[v] > got[a] ? v : a;
@@ -427,8 +433,8 @@ static void bf16_is_as_close_as_the_reference(void **state)
     qsort(mine, n, sizeof *mine, by_size);
     qsort(theirs, n, sizeof *theirs, by_size);
     if (mine[n / 2] > 2.0 * theirs[n / 2] || mine[n - 1] > 0.3 || agree < ref_agree - 0.02 * (double)n)
-        fail_msg("%s, bf16, %zu rows: median %.3g (reference %.3g), largest %.3g, top tokens %.0f (reference %.0f)", name, n, mine[n / 2], theirs[n / 2], mine[n - 1],
-                 agree, ref_agree);
+        fail_msg("%s, bf16, %zu rows: median %.3g (reference %.3g), largest %.3g, top tokens %.0f (reference %.0f)", name, n, mine[n / 2],
+                 theirs[n / 2], mine[n - 1], agree, ref_agree);
     free(mine);
     free(theirs);
     ds_json_free(g.doc);

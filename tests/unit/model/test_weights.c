@@ -101,9 +101,12 @@ static void headers(void **state)
         { "tiny-c", "\"norm.weight\"", "\"norm.weight\"", "\"nomr.weight\"", "tensor norm.weight is missing" },
         { "tiny-c", "\"layers.0.attn.q_norm.weight\"", "\"BF16\"", "\"F16\" ", "tensor layers.0.attn.q_norm.weight: has dtype F16" },
         { "tiny-c", "\"layers.2.ffn.experts.3.w2.weight\"", "\"I8\"", "\"U8\"", "layers.2.ffn.experts.3.w2.weight: has dtype U8" },
-        { "tiny-c", "\"layers.2.ffn.shared_experts.w2.scale\"", "\"F8_E8M0\"", "\"F8_E4M3\"", "layers.2.ffn.shared_experts.w2.scale: has dtype F8_E4M3" },
-        { "tiny-b", "\"layers.1.attn.compressor.wgate.weight\"", "wgate.weight", "wgate.wieght", "layers.1.attn.compressor.wgate.weight is missing" },
-        { "tiny-b", "\"mtp.1.markov_head.head.weight\"", "markov_head.head", "markov_head.haed", "mtp.1.markov_head.head.weight is missing" },
+        { "tiny-c", "\"layers.2.ffn.shared_experts.w2.scale\"", "\"F8_E8M0\"", "\"F8_E4M3\"",
+          "layers.2.ffn.shared_experts.w2.scale: has dtype F8_E4M3" },
+        { "tiny-b", "\"layers.1.attn.compressor.wgate.weight\"", "wgate.weight", "wgate.wieght",
+          "layers.1.attn.compressor.wgate.weight is missing" },
+        { "tiny-b", "\"mtp.1.markov_head.head.weight\"", "markov_head.head", "markov_head.haed",
+          "mtp.1.markov_head.head.weight is missing" },
         { "tiny-b", "\"engram.primes\"", "\"I64\"", "\"U64\"", "engram.primes: has dtype U64" },
     };
 
@@ -251,9 +254,12 @@ static void token_maps(void **state)
     (void)state;
     snprintf(path, sizeof path, "%s/tests/golden/tiny-a/model", DS_TEST_ROOT);
     assert_refused(ds_model_open(&m, path, NULL, &err), DS_E_FORMAT, "no tensor engram.token_map");
-    assert_refused(ds_model_open(&m, path, &(ds_model_opts){ .token_map = bad_map, .ctx = &(int){ 1 } }, &err), DS_E_FORMAT, "engram_compressed_vocab_size");
-    assert_refused(ds_model_open(&m, path, &(ds_model_opts){ .token_map = bad_map, .ctx = &(int){ 2 } }, &err), DS_E_FORMAT, "has 1 classes");
-    assert_refused(ds_model_open(&m, path, &(ds_model_opts){ .token_map = bad_map, .ctx = &(int){ 3 } }, &err), DS_E_IO, "no tokenizer today");
+    assert_refused(ds_model_open(&m, path, &(ds_model_opts){ .token_map = bad_map, .ctx = &(int){ 1 } }, &err), DS_E_FORMAT,
+                   "engram_compressed_vocab_size");
+    assert_refused(ds_model_open(&m, path, &(ds_model_opts){ .token_map = bad_map, .ctx = &(int){ 2 } }, &err), DS_E_FORMAT,
+                   "has 1 classes");
+    assert_refused(ds_model_open(&m, path, &(ds_model_opts){ .token_map = bad_map, .ctx = &(int){ 3 } }, &err), DS_E_IO,
+                   "no tokenizer today");
     assert_refused(ds_model_open(&m, path, &(ds_model_opts){ .kernels = "mmx" }, &err), DS_E_ARG, "mmx");
     assert_refused(ds_model_open(&m, "/nonexistent", NULL, &err), DS_E_IO, "/nonexistent");
     assert_ok(ds_model_open(&m, path, &(ds_model_opts){ .no_data = true }, &err));
@@ -284,10 +290,10 @@ static void runs_and_steps(void **state)
     assert_ok(ds_runner_step(r, &good, 1, &logits, &err));
     memcpy(want, logits, sizeof(float) * 384);
 
-#define REFUSED(change, part)                                              \
-    do {                                                                   \
-        q = good;                                                          \
-        change;                                                            \
+#define REFUSED(change, part)                                                    \
+    do {                                                                         \
+        q = good;                                                                \
+        change;                                                                  \
         assert_refused(ds_runner_step(r, &q, 1, &logits, &err), DS_E_ARG, part); \
     } while (0)
     REFUSED(q.n = 0, "rows");
@@ -387,14 +393,10 @@ static int remove_dir(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(headers),
-        cmocka_unit_test(shapes),
-        cmocka_unit_test(values),
-        cmocka_unit_test(the_same_message_for_any_number_of_threads),
-        cmocka_unit_test(any_alignment),
-        cmocka_unit_test(token_maps),
-        cmocka_unit_test(runs_and_steps),
-        cmocka_unit_test(every_allocation_can_fail),
+        cmocka_unit_test(headers),        cmocka_unit_test(shapes),
+        cmocka_unit_test(values),         cmocka_unit_test(the_same_message_for_any_number_of_threads),
+        cmocka_unit_test(any_alignment),  cmocka_unit_test(token_maps),
+        cmocka_unit_test(runs_and_steps), cmocka_unit_test(every_allocation_can_fail),
     };
     return cmocka_run_group_tests(tests, make_dir, remove_dir);
 }
