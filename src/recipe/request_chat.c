@@ -671,6 +671,7 @@ void ds_request_chat(ds_rp *p, const ds_json *body)
     const ds_json *f[N_FIELDS];
 
     ds_fields(body, fields, N_FIELDS, f);
+    p->mentions_json = !f[F_RESPONSE_FORMAT]; /* nobody asks then */
     ds_rp_model(p, f[F_MODEL]);
     ds_rp_sampling(p, &(ds_sampling_fields){ .temperature = f[F_TEMPERATURE],
                                              .top_p = f[F_TOP_P],

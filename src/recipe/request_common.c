@@ -392,8 +392,6 @@ void ds_rp_call_input(ds_rp *p, ds_call *c, ds_str input, const ds_path *at, con
 
 void ds_rp_call_name(ds_rp *p, const ds_call *c, const ds_path *at, const char *key)
 {
-    if (!c->name.n)
-        ds_rp_refuse(p, DS_STAGE_MESSAGES, at, key, "must not be empty");
     ds_rp_check_text(p, DS_STAGE_MESSAGES, c->name, at, key);
 }
 

@@ -449,17 +449,19 @@ static void tool_use(ds_rp *p, ds_msg *m, const ds_json *block, const ds_path *a
         ds_rp_missing(p, at, "id");
     if (!f[1])
         ds_rp_missing(p, at, "name");
-    if (!f[2])
+    if (!f[2] && !ds_json_get(block, "input"))
         ds_rp_missing(p, at, "input");
     if (!ds_rp_str(p, f[0], at, "id", &id) || !ds_rp_str(p, f[1], at, "name", &name))
         return;
     if (!id.n)
         ds_rp_refuse(p, DS_STAGE_MESSAGES, at, "id", "must not be empty");
     c = ds_msg_call(m, p->mem, id, name);
-    if (!c || !f[2])
+    if (!c)
         return;
     ds_rp_call_name(p, c, at, "name");
-    if (f[2]->type == DS_JSON_OBJECT || f[2]->type == DS_JSON_STRING) {
+    if (!f[2]) /* null: no arguments */
+        c->args = ds_rp_parse(p, "{}", 2);
+    else if (f[2]->type == DS_JSON_OBJECT || f[2]->type == DS_JSON_STRING) {
         ds_rp_call_text(p, c, f[2], at, "input");
     } else { /* any other value is written as the text that it is */
         c->raw = ds_rp_json_text(p, f[2], DS_JSON_PYTHON);
@@ -681,6 +683,7 @@ void ds_request_messages(ds_rp *p, const ds_json *body)
     const ds_json *f[N_FIELDS];
 
     ds_fields(body, fields, N_FIELDS, f);
+    p->mentions_json = true; /* nobody asks here */
     ds_rp_model(p, f[F_MODEL]);
     ds_rp_sampling(p, &(ds_sampling_fields){ .temperature = f[F_TEMPERATURE], .top_p = f[F_TOP_P], .top_k = f[F_TOP_K] });
     if (!p->count) {

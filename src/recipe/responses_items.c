@@ -252,8 +252,6 @@ static void take_output(items *s, const ds_json *item, pending *q, const ds_path
     const ds_json *f[N_ITEM];
 
     ds_fields(item, item_fields, N_ITEM, f);
-    if (!f[I_OUTPUT])
-        ds_rp_missing(s->p, at, "output");
     content(s->p, &q->output, f[I_OUTPUT], at, "output", true);
     q->answered = true;
 }
@@ -308,10 +306,8 @@ static void reasoning(items *s, const ds_json **f, const ds_path *at)
             if (!ds_rp_object(p, e, &item, NULL))
                 return;
             ds_fields(e, names, 2, b);
-            if (!b[0])
-                ds_rp_missing(p, &item, "type");
-            if (ds_rp_enum(p, b[0], &item, "type", "reasoning_text|text") < 0)
-                return;
+            if (!ds_json_str_eq(b[0], "reasoning_text") && !ds_json_str_eq(b[0], "text"))
+                continue; /* other parts carry no reasoning of ours */
             if (!b[1])
                 ds_rp_missing(p, &item, "text");
             if (ds_rp_str(p, b[1], &item, "text", &text)) {

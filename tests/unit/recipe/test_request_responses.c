@@ -97,7 +97,7 @@ static const request_case item_cases[] = {
     { "no name", IN(U ",{'type':'function_call','call_id':'1','arguments':''}"), NULL, "input[1].name", "missing" },
     { "no arguments", IN(U ",{'type':'function_call','call_id':'1','name':'f'}"), NULL, "input[1].arguments", "missing" },
     { "no input", IN(U ",{'type':'custom_tool_call','call_id':'1','name':'f'}"), NULL, "input[1].input", "missing" },
-    { "no output", IN(U "," CALL("1") ",{'type':'function_call_output','call_id':'1'}"), NULL, "input[2].output", "missing" },
+    { "no output", IN(U "," CALL("1") ",{'type':'function_call_output','call_id':'1'}"), "<tool_result></tool_result>" END },
     { "called twice", IN(U "," CALL("1") "," CALL("1") "," OUT("1")), NULL, "input[2].call_id", "twice" },
     { "called again later", IN(U "," CALL("1") "," OUT("1") "," CALL("1") "," OUT("1")), NULL, "input[3].call_id", "twice" },
     { "output without call", IN(U "," OUT("1")), NULL, "input[1].call_id", "'1'" },
@@ -124,7 +124,7 @@ static const request_case reasoning_cases[] = {
     { "before a call", T(WHY("R") "," CALL("1") "," OUT("1")), ASK RE("R") BLOCK(INVOKE("f1")) "<｜User｜><tool_result>r1</tool_result><｜Assistant｜><think>" },
     { "without text", T("{'type':'reasoning','summary':[],'encrypted_content':'xyz'}," U), ASK "\n\nq<｜Assistant｜><think>" },
     { "foreign blob", T("{'type':'reasoning','encrypted_content':'xyz'}," U), NULL, "input[1].encrypted_content", NULL, "refuse_bad_sealed=true" },
-    { "block type", T("{'type':'reasoning','content':[{'type':'x'}]}," U), NULL, "input[1].content[0].type", "reasoning_text" },
+    { "other parts", T("{'type':'reasoning','content':[{'type':'x'},{'type':'reasoning_text','text':'R'}]},{'role':'assistant','content':'a'}"), RE("R") "a" DONE "<｜Assistant｜><think>" },
 };
 
 #define SCHEMAS(x) "Schemas\n\n" x "\n\nYou MUST strictly follow the above defined tool name and parameter schemas to invoke tool calls.\n"
