@@ -9,7 +9,7 @@
 
 #define SHORT 96           /* bytes */
 #define CACHE_KEY_BYTES 24 /* pieces longer than this aren't cached */
-#define CACHE_IDS 8
+#define CACHE_IDS DS_TOK_SPARE_IDS
 #define KEEP_BYTES ((size_t)1 << 20)
 
 typedef struct {

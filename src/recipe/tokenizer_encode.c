@@ -36,7 +36,7 @@ typedef struct {
 
 typedef struct {
     size_t from, to; /* spans */
-    ds_ids ids;
+    ds_ids ids;      /* a stretch of the caller's list, large enough */
     ds_rc rc;
     ds_err err;
 } group;
@@ -250,10 +250,11 @@ static void run_groups(void *arg, uint32_t member, uint32_t n_members)
     }
 }
 
-/* Cuts the span list into groups of about SPAN_BYTES. */
-static ds_rc make_groups(ds_encoder *e, ds_err *err)
+/* Cuts the span list into groups of about SPAN_BYTES. Each gets room behind the ids for as many as its spans can become, so that nothing is
+ * allocated while the threads run; what isn't used stays untouched memory. */
+static ds_rc make_groups(ds_encoder *e, ds_ids *ids, ds_err *err)
 {
-    size_t cap = e->spans.text_bytes / SPAN_BYTES + 2;
+    size_t cap = e->spans.text_bytes / SPAN_BYTES + 2, at = ids->n;
 
     e->n_groups = 0;
     if (cap > e->cap_groups) {
@@ -263,40 +264,42 @@ static ds_rc make_groups(ds_encoder *e, ds_err *err)
         e->groups = p;
         e->cap_groups = cap;
     }
+    if (!ds_ids_reserve(ids, e->spans.text_bytes + e->spans.n + cap * DS_TOK_SPARE_IDS))
+        return ds_fail(err, DS_E_NOMEM, "encoder: out of memory");
     for (size_t from = 0, to; from < e->spans.n; from = to) {
-        size_t bytes = 0;
+        size_t bytes = 0, room;
         for (to = from; to < e->spans.n && bytes < SPAN_BYTES; to++)
             bytes += e->spans.p[to].n;
-        e->groups[e->n_groups++] = (group){ .from = from, .to = to };
+        room = bytes + (to - from) + DS_TOK_SPARE_IDS;
+        e->groups[e->n_groups++] = (group){ .from = from, .to = to, .ids = { .p = ids->p + at, .cap = room } };
+        at += room;
     }
     return DS_OK;
 }
 
 static ds_rc encode_parallel(ds_encoder *e, ds_ids *ids, ds_err *err)
 {
-    ds_rc rc = make_groups(e, err);
-    size_t total = 0;
+    ds_rc rc = make_groups(e, ids, err);
 
     if (rc != DS_OK)
         return rc;
     atomic_store_explicit(&e->next_group, 0, memory_order_relaxed);
     ds_pool_run(e->pool, run_groups, e);
     for (size_t i = 0; i < e->n_groups; i++) {
-        if (rc == DS_OK && e->groups[i].rc != DS_OK)
-            rc = ds_fail(err, e->groups[i].rc, "%s", e->groups[i].err.msg);
-        total += e->groups[i].ids.n;
+        const group *g = &e->groups[i];
+        if (g->rc != DS_OK)
+            return ds_fail(err, g->rc, "%s", g->err.msg);
+        memmove(ids->p + ids->n, g->ids.p, g->ids.n * sizeof *ids->p);
+        ids->n += g->ids.n;
     }
-    if (rc == DS_OK && !ds_ids_reserve(ids, total))
-        rc = ds_fail(err, DS_E_NOMEM, "encoder: out of memory");
-    for (size_t i = 0; i < e->n_groups; i++) {
-        group *g = &e->groups[i];
-        if (rc == DS_OK && g->ids.n) {
-            memcpy(ids->p + ids->n, g->ids.p, g->ids.n * sizeof *ids->p);
-            ids->n += g->ids.n;
+    if (ids->cap / 2 > ids->n) {
+        uint32_t *p = realloc(ids->p, ids->n * sizeof *p + sizeof *p);
+        if (p) {
+            ids->p = p;
+            ids->cap = ids->n + 1;
         }
-        ds_ids_free(&g->ids);
     }
-    return rc;
+    return DS_OK;
 }
 
 static void trim(ds_encoder *e)

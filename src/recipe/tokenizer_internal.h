@@ -248,6 +248,7 @@ ds_rc ds_tok_bpe_create(ds_tok_bpe **out, const ds_tokenizer *t, uint32_t cache_
 void ds_tok_bpe_destroy(ds_tok_bpe *b);
 void ds_tok_bpe_trim(ds_tok_bpe *b); /* gives back scratch above 1 MiB */
 /* Appends the ids of a piece. `end` is the end of readable memory behind p, >= p + n. False: out of memory, ids unchanged. */
+#define DS_TOK_SPARE_IDS 8 /* may be written behind the ids, within their capacity: it grows if it has less than that to spare */
 bool ds_tok_bpe_piece(ds_tok_bpe *b, const uint8_t *p, size_t n, const uint8_t *end, ds_ids *ids);
 
 /* Scratch for long pieces. NULL: out of memory. */
