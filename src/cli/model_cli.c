@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <ds/tokenizer.h>
 
@@ -36,6 +37,7 @@ static ds_rc token_map(void *ctx, const char *dir, int32_t *map, uint32_t vocab,
 ds_rc ds_cli_model_open(ds_cli_model *m, const char *dir, const char *kernels, uint32_t threads, ds_err *err)
 {
     ds_model_opts o = { .kernels = kernels, .token_map = token_map };
+    long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
     ds_rc rc;
 
     *m = (ds_cli_model){ 0 };
@@ -43,6 +45,7 @@ ds_rc ds_cli_model_open(ds_cli_model *m, const char *dir, const char *kernels, u
     if (rc != DS_OK)
         return rc;
     o.pool = m->pool;
+    o.memory_bytes = pages > 0 && page > 0 ? (uint64_t)pages * (uint64_t)page : 0;
     rc = ds_model_open(&m->model, dir, &o, err);
     if (rc != DS_OK)
         ds_cli_model_close(m);

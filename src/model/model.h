@@ -41,9 +41,11 @@ typedef struct ds_runner ds_runner;
 /* ---- the model ---- */
 
 typedef struct {
-    const char *kernels; /* NULL = best here; "ref", "avx2", "avx512", "amx" */
-    ds_pool *pool;       /* for the scan of values and for packing; NULL: the calling thread. Not kept */
-    bool no_data;        /* check config and tensor headers only, read no tensor data (inspect); such a model can't run */
+    const char *kernels;   /* NULL = best here; "ref", "avx2", "avx512", "amx" */
+    ds_pool *pool;         /* for the scan of values and for packing; NULL: the calling thread. Not kept */
+    uint64_t memory_bytes; /* of the machine; 0: unknown. A model is refused when its weights, Engram tables aside, are more than that */
+    uint64_t scan_bytes;   /* embedding and Engram tables of this size or more are checked row by row as they are read; 0 = 64 MiB */
+    bool no_data;          /* check config and tensor headers only, read no tensor data (inspect); such a model can't run */
 
     /* Token map for Engram (spec 3.12), asked for only when the model has Engram layers and no engram.token_map tensor: fills
      * map[0..vocab) with class numbers. The model checks their range and count. NULL: such a model is refused (with no_data it isn't

@@ -112,6 +112,7 @@ typedef struct {
     const ds_config *c;
     const ds_kern *k;
     bool no_data;
+    uint64_t scan_bytes;
     ds_scan scan;
     ds_mat **pack; /* matrices that the backend repacks */
     size_t n_pack, cap_pack;
@@ -136,9 +137,9 @@ static void *hold(ds_weights *w, size_t n, size_t size)
     return p;
 }
 
-static ds_rc no_memory(const binder *b, ds_err *err)
+static ds_rc no_memory(ds_err *err)
 {
-    return ds_fail(err, DS_E_NOMEM, "%s: out of memory", b->dir);
+    return ds_fail(err, DS_E_NOMEM, "out of memory");
 }
 
 /* ---- one tensor ---- */
@@ -154,7 +155,7 @@ static ds_rc set_vector(binder *b, const float **out, const ds_weight *t, bool c
     }
     v = hold(b->w, n, sizeof *v);
     if (!v)
-        return no_memory(b, err);
+        return no_memory(err);
     if (t->dtype == DS_DT_F32)
         memcpy(v, t->data, n * sizeof *v);
     for (size_t i = 0; t->dtype == DS_DT_BF16 && i < n; i++) {
@@ -183,7 +184,7 @@ static ds_rc set_mat(binder *b, ds_mat *m, const ds_weight *t, bool table, ds_er
         size_t cap = b->cap_pack ? 2 * b->cap_pack : 256;
         ds_mat **grown = realloc(b->pack, cap * sizeof *grown);
         if (!grown)
-            return no_memory(b, err);
+            return no_memory(err);
         b->pack = grown;
         b->cap_pack = cap;
     }
@@ -197,9 +198,9 @@ static ds_rc count(binder *b, const ds_tensor *t, unsigned kind, bool table, ds_
         return DS_OK;
     b->w->stats.used_tensors++;
     b->w->stats.kind_bytes[kind] += t->bytes;
-    if (b->no_data || (table && t->bytes >= DS_SCAN_AT_LOAD_BYTES) || ds_scan_add(&b->scan, t))
+    if (b->no_data || (table && t->bytes >= b->scan_bytes) || ds_scan_add(&b->scan, t))
         return DS_OK;
-    return no_memory(b, err);
+    return no_memory(err);
 }
 
 static const member *lookup(const member *list, const char *name)
@@ -291,7 +292,7 @@ static ds_rc make_layers(binder *b, const ds_topology *t, ds_err *err)
     b->w->layer = hold(b->w, t->n_layers, sizeof *b->w->layer);
     b->w->block = hold(b->w, c->vision.num_hidden_layers, sizeof *b->w->block);
     if (!b->w->layer || !b->w->block)
-        return no_memory(b, err);
+        return no_memory(err);
     for (uint32_t l = 0; l < t->n_layers; l++) {
         ds_w_layer *w = &b->w->layer[l];
         const bool draft = l >= c->num_hidden_layers;
@@ -301,7 +302,7 @@ static ds_rc make_layers(binder *b, const ds_topology *t, ds_err *err)
         w->w3 = hold(b->w, w->n_experts, sizeof *w->w3);
         w->w2 = hold(b->w, w->n_experts, sizeof *w->w2);
         if (!w->w1 || !w->w3 || !w->w2)
-            return no_memory(b, err);
+            return no_memory(err);
     }
     return DS_OK;
 }
@@ -314,7 +315,7 @@ static ds_rc check_map(const binder *b, ds_err *err)
     const uint32_t classes = b->c->engram_compressed_vocab_size;
     uint32_t seen = 0;
     uint8_t *mark = calloc((size_t)classes + 1, 1);
-    ds_rc rc = mark ? DS_OK : no_memory(b, err);
+    ds_rc rc = mark ? DS_OK : no_memory(err);
 
     for (uint32_t i = 0; i < b->c->vocab_size && rc == DS_OK; i++) {
         int32_t v = b->w->map[i];
@@ -358,7 +359,7 @@ static ds_rc bind_hash(binder *b, const ds_model_opts *o, ds_err *err)
     w->offset = hold(w, n * cols, sizeof *w->offset);
     w->mult = hold(w, n * orders, sizeof *w->mult);
     if (!w->map || !w->prime || !w->offset || !w->mult)
-        return no_memory(b, err);
+        return no_memory(err);
     if (!b->no_data)
         rc = load_map(b, o, err);
     if (rc == DS_OK)
@@ -375,6 +376,20 @@ static ds_rc bind_hash(binder *b, const ds_model_opts *o, ds_err *err)
 
 /* ---- opening ---- */
 
+/* Weights are mapped, but a step reads nearly all of them: what memory doesn't hold would come from the disk for every token. */
+static ds_rc check_memory(const ds_weights *w, const ds_model_opts *o, ds_err *err)
+{
+    uint64_t bytes = 0;
+
+    for (unsigned k = 0; k < DS_N_KINDS; k++)
+        bytes += k == DS_KIND_ENGRAM_TABLE ? 0 : w->stats.kind_bytes[k];
+    if (o->no_data || o->memory_bytes == 0 || bytes <= o->memory_bytes)
+        return DS_OK;
+    return ds_fail(err, DS_E_NOMEM,
+                   "the model is too big for this machine: its weights are %.1f GiB (Engram tables not counted), the memory is %.1f GiB",
+                   (double)bytes / 0x1p30, (double)o->memory_bytes / 0x1p30);
+}
+
 static ds_rc pack_all(binder *b, ds_pool *pool, ds_err *err)
 {
     ds_fault fault = { 0 };
@@ -385,7 +400,7 @@ static ds_rc pack_all(binder *b, ds_pool *pool, ds_err *err)
         size_t bytes = b->k->pack_bytes(b->pack[i]);
         void *dst = hold(b->w, bytes, 1);
         if (!dst)
-            return no_memory(b, err);
+            return no_memory(err);
         b->k->pack(&e, b->pack[i], dst);
         b->w->stats.packed_bytes += bytes;
     }
@@ -395,7 +410,9 @@ static ds_rc pack_all(binder *b, ds_pool *pool, ds_err *err)
 ds_rc ds_weights_open(ds_weights *w, const char *dir, const ds_config *c, const ds_topology *t, const ds_kern *k, const ds_model_opts *o,
                       ds_err *err)
 {
-    binder b = { .w = w, .dir = dir, .c = c, .k = k, .no_data = o->no_data };
+    binder b = {
+        .w = w, .dir = dir, .c = c, .k = k, .no_data = o->no_data, .scan_bytes = o->scan_bytes ? o->scan_bytes : DS_SCAN_AT_LOAD_BYTES
+    };
     size_t n;
     ds_rc rc;
 
@@ -409,9 +426,11 @@ ds_rc ds_weights_open(ds_weights *w, const char *dir, const ds_config *c, const 
     rc = make_layers(&b, t, err);
     if (rc == DS_OK)
         rc = ds_tensors_each(c, bind, &b, err);
+    if (rc == DS_OK)
+        rc = check_memory(w, o, err);
     if (rc == DS_OK && c->n_engram_layers)
         rc = bind_hash(&b, o, err);
-    if (rc == DS_E_FORMAT)
+    if (rc != DS_OK)
         ds_err_prefix(err, rc, "%s: ", dir);
     if (rc == DS_OK)
         rc = ds_scan_run(&b.scan, w->files, o->pool, err);
