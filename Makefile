@@ -24,4 +24,11 @@ format:
 	git ls-files '*.c' '*.h' | xargs clang-format -i
 check:
 	tools/check.py
-.PHONY: all deps demo test sanitize bench fuzz format check
+# The recipe next to its peers (tests/requirements.txt): the same results, and how fast.
+recipe-peer: all .venv/bin/python
+	.venv/bin/python -m pytest -q tests/e2e -k peer
+	.venv/bin/python bench/tokenizer_peer.py --build $(BUILD)
+.venv/bin/python:
+	python3 -m venv --system-site-packages .venv
+	.venv/bin/pip install -q -r tests/requirements.txt
+.PHONY: all deps demo test sanitize bench fuzz format check recipe-peer

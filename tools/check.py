@@ -156,11 +156,11 @@ def folder_readmes():
 
 def readme_commands():
     """What README and .ci/run tell people to type is in the Makefile."""
-    targets = set(re.findall(r"^([a-z]+):", text("Makefile"), re.M))
+    targets = set(re.findall(r"^([a-z][a-z-]*):", text("Makefile"), re.M))
     bad = []
     for path in [p for p in ["README.md", ".ci/run", *files("docs/*.md", "fuzz/*.md")] if (ROOT / p).is_file()]:
         source = text(path)
-        quoted = [m.group(1) for m in re.finditer(r"`make ([a-z]+)", source)] + re.findall(r"^\s*make ([a-z]+)", source, re.M)
+        quoted = [m.group(1) for m in re.finditer(r"`make ([a-z][a-z-]*)", source)] + re.findall(r"^\s*make ([a-z][a-z-]*)", source, re.M)
         bad += [f"{path}: make {t} is no target" for t in sorted(set(quoted) - targets)]
     return bad
 
