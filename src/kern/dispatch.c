@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "kern/cpu/cpu.h"
 #include "kern/ref/ref.h"
 
 static const ds_kern ref_table = {
@@ -41,10 +42,45 @@ static const ds_kern ref_table = {
     .cells = ds_cells_ref,
 };
 
+static bool has_ref(const char **lacks)
+{
+    *lacks = "";
+    return true;
+}
+
+static void use_ref(ds_kern *k)
+{
+    *k = ref_table;
+}
+
+/* From the plainest to the best. */
+static const struct {
+    const char *name;
+    bool (*has)(const char **lacks);
+    void (*use)(ds_kern *k);
+} sets[] = {
+    { "ref", has_ref, use_ref },
+#ifdef __x86_64__
+    { "avx2", ds_cpu_has_avx2, ds_cpu_use_avx2 },
+    { "avx512", ds_cpu_has_avx512, ds_cpu_use_avx512 },
+#endif
+};
+
 ds_rc ds_kern_init(ds_kern *k, const char *want, ds_err *err)
 {
-    if (want && strcmp(want, "ref") != 0)
-        return ds_fail(err, DS_E_ARG, "kernels '%.32s': no such set in this build (there is: ref)", want);
+    const char *lacks;
+    size_t i = sizeof sets / sizeof *sets;
+
     *k = ref_table;
-    return DS_OK;
+    while (i-- > 0) {
+        if (want && strcmp(want, sets[i].name) != 0)
+            continue;
+        if (sets[i].has(&lacks)) {
+            sets[i].use(k);
+            return DS_OK;
+        }
+        if (want)
+            return ds_fail(err, DS_E_ARG, "kernels '%s': this CPU lacks %s", want, lacks);
+    }
+    return ds_fail(err, DS_E_ARG, "kernels '%.32s': no such set in this build", want);
 }

@@ -1,0 +1,57 @@
+/* The matrix product that linear layers and experts share: 16 outputs of a weight, decoded on the fly, times a set of rows.
+ *
+ * Order of accumulation: that of the flavour (see README) and never of the number of rows: a (row, output) pair has its own chain of vector FMAs along k, lanes of the vector
+ * being added up at the end by one fixed tree.
+ *
+ * Threads: prep may run on disjoint ranges of rows; block reads the prepared rows only. */
+#ifndef DS_KERN_CPU_GEMM_H
+#define DS_KERN_CPU_GEMM_H
+
+#include "kern/kern.h"
+
+enum {
+    DS_GEMM_OUTS = 16,     /* outputs of a block */
+    DS_GEMM_ROWS = 128,    /* rows of a block at most */
+    DS_GEMM_PREP_ROWS = 16 /* a range of prep starts at a multiple of this */
+};
+
+typedef struct ds_gemm {
+    /* Bytes of a prepared set of rows; a multiple of 64. */
+    size_t (*set_bytes)(size_t rows, uint32_t in);
+    /* Rows [begin, end) of a set of `rows`: row i is x + (index ? index[i] : i) * ldx. `type` is the weight's. */
+    void (*prep)(void *set, const float *x, size_t ldx, const uint32_t *index, size_t rows, size_t begin, size_t end, uint32_t in, ds_mat_type type);
+    /* out[r][0..DS_GEMM_OUTS) = sum over k of w[o0 + i][k] * row row0 + r, for r < n_rows <= DS_GEMM_ROWS; outputs from n_outs on are left undefined. row0 is a multiple of
+     * DS_GEMM_ROWS. work: work_bytes, 64-byte aligned, private to the caller. */
+    void (*block)(float *out, const void *set, size_t rows, size_t row0, size_t n_rows, const ds_mat *w, uint64_t o0, uint32_t n_outs, void *work);
+    size_t work_bytes;
+    size_t set_rows;  /* a set takes the bytes of a multiple of so many rows */
+    bool f32_weights; /* false: not for DS_MAT_F32 */
+} ds_gemm;
+
+/* What a variant multiplies with: one for f32 activations and F32 weights, one for bf16 activations (may be the same). */
+typedef struct {
+    const ds_gemm *f32, *bf16;
+    /* h[i] = w * silu(min(g, limit)) * clamp(u), as swiglu and experts have it; limit <= 0: no bounds. g and u are rounded to bf16 if round_in, h if round_out. h may equal g
+     * or u. */
+    void (*hidden)(float *h, const float *g, const float *u, size_t n, float w, float limit, bool round_in, bool round_out);
+} ds_gemm_pair;
+
+static inline const ds_gemm *ds_gemm_for(const ds_gemm_pair *p, bool bf16, ds_mat_type type)
+{
+    return bf16 && (type != DS_MAT_F32 || p->bf16->f32_weights) ? p->bf16 : p->f32;
+}
+
+extern const ds_gemm ds_gemm_avx2, ds_gemm_avx512, ds_gemm_avx512bf16, ds_gemm_amx;
+
+/* Values of E8M0 codes, and those times 256 (from code 247 on infinity). */
+extern const float ds_e8m0_value[256], ds_e8m0_value256[256];
+
+void ds_linear_cpu(ds_exec *e, const ds_op_linear *a, const ds_gemm_pair *p);
+void ds_experts_cpu(ds_exec *e, const ds_op_experts *a, const ds_gemm_pair *p);
+size_t ds_gemm_ns(size_t rows, size_t outs, size_t in); /* what the product takes one thread, roughly */
+size_t ds_gemm_scratch(const ds_kern_limits *lim, const ds_gemm_pair *p); /* of linear and experts; SIZE_MAX: too large to say */
+
+/* ds_exec_for, but small work stays on the calling thread: handing it over costs more than it saves. `cost` is about nanoseconds of one thread. */
+void ds_cpu_for(ds_exec *e, size_t n, size_t grain, size_t cost, ds_range_fn *fn, void *arg);
+
+#endif

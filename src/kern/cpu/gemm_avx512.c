@@ -1,0 +1,8 @@
+/* f32 matrix product, AVX-512. */
+#include <string.h>
+
+#include "format/numfmt.h"
+#include "kern/cpu/vec_avx512.h"
+
+#define DS_KERN_CPU_TILE_ROWS 4
+#include "kern/cpu/gemm_body.h"

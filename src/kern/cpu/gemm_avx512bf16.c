@@ -1,0 +1,160 @@
+/* bf16 matrix product, AVX-512 with VDPBF16PS: weights decode exactly to bf16 (values that are subnormal in bf16 count as zero, as the instruction has it).
+ *
+ * Outline as in gemm_body.h, but a chunk is 32 products in one vector of pairs, in memory order: chain <- chain + odd*odd + even*even in each of 16 lanes, as the CPU rounds it. One row is
+ * bound by the bytes of the weight or by decoding (five to seven instructions for 32 codes), more rows by VDPBF16PS. */
+#include <immintrin.h>
+#include <string.h>
+
+#include "format/numfmt.h"
+#include "kern/cpu/bf16_decode.h"
+#include "kern/cpu/gemm.h"
+#include "kern/cpu/vec_avx512.h"
+
+enum { KC = 1024, MR = 4, QUADS = DS_GEMM_OUTS / 4, TILES = DS_GEMM_ROWS / MR };
+
+typedef struct {
+    __m512i panel[DS_GEMM_OUTS][KC / 32];
+    vf rest[TILES][QUADS][VW];
+} work_area;
+
+static size_t padded(size_t in)
+{
+    return (in + 31) / 32 * 32;
+}
+
+static size_t set_bytes(size_t rows, uint32_t in)
+{
+    return rows * padded(in) * 2;
+}
+
+static void prep(void *set, const float *x, size_t ldx, const uint32_t *index, size_t rows, size_t begin, size_t end, uint32_t in, ds_mat_type type)
+{
+    (void)rows;
+    (void)type;
+    for (size_t r = begin; r < end; r++)
+        bf16_row((uint16_t *)set + r * padded(in), x + (index ? index[r] : r) * ldx, in);
+}
+
+static inline vf dot(vf acc, __m512i a, __m512i b)
+{
+    return _mm512_dpbf16_ps(acc, (__m512bh)a, (__m512bh)b);
+}
+
+static inline __attribute__((always_inline)) void one_row_of(float *out, const uint16_t *x, const ds_mat *w, uint64_t o0, uint32_t n_outs, ds_mat_type type)
+{
+    size_t in = w->in;
+    vf acc[DS_GEMM_OUTS];
+
+    for (uint32_t q = 0; q < QUADS; q++) {
+        vf c0 = vf_zero(), c1 = vf_zero(), c2 = vf_zero(), c3 = vf_zero();
+        if (4 * q < n_outs) {
+            uint64_t last = o0 + n_outs - 1, o = o0 + 4 * q; /* beyond the last output: that one again */
+            code_row r0 = code_row_of(w, type, o), r1 = code_row_of(w, type, o + 1 < last ? o + 1 : last);
+            code_row r2 = code_row_of(w, type, o + 2 < last ? o + 2 : last), r3 = code_row_of(w, type, o + 3 < last ? o + 3 : last);
+            for (size_t c = 0; c < in; c += 32) {
+                __m512i v = _mm512_loadu_si512(x + c);
+                c0 = dot(c0, decode_bf16(type, r0, c, in), v);
+                c1 = dot(c1, decode_bf16(type, r1, c, in), v);
+                c2 = dot(c2, decode_bf16(type, r2, c, in), v);
+                c3 = dot(c3, decode_bf16(type, r3, c, in), v);
+            }
+        }
+        acc[4 * q] = c0;
+        acc[4 * q + 1] = c1;
+        acc[4 * q + 2] = c2;
+        acc[4 * q + 3] = c3;
+    }
+    vf_store(out, vf_sums(acc));
+}
+
+static void one_row(float *out, const uint16_t *x, const ds_mat *w, uint64_t o0, uint32_t n_outs)
+{
+    switch (w->type) {
+    case DS_MAT_BF16:
+        one_row_of(out, x, w, o0, n_outs, DS_MAT_BF16);
+        break;
+    case DS_MAT_FP8_32X32:
+        one_row_of(out, x, w, o0, n_outs, DS_MAT_FP8_32X32);
+        break;
+    case DS_MAT_FP8_ROWS:
+        one_row_of(out, x, w, o0, n_outs, DS_MAT_FP8_ROWS);
+        break;
+    default:
+        one_row_of(out, x, w, o0, n_outs, DS_MAT_MXFP4);
+        break;
+    }
+}
+
+/* chains[r*4 + o] over n chunks, for n_rows <= 4 rows at x, 4 outputs at p. */
+static inline __attribute__((always_inline)) void tile_of(vf *chains, const uint16_t *x, size_t ldx, const __m512i *p, size_t n, int n_rows)
+{
+    vf c[VW];
+
+    for (int i = 0; i < 4 * n_rows; i++)
+        c[i] = chains[i];
+    for (size_t k = 0; k < n; k++) {
+        __m512i w0 = p[k], w1 = p[KC / 32 + k], w2 = p[2 * (KC / 32) + k], w3 = p[3 * (KC / 32) + k];
+        for (int r = 0; r < n_rows; r++) {
+            __m512i v = _mm512_loadu_si512(x + (size_t)r * ldx + 32 * k);
+            c[4 * r] = dot(c[4 * r], w0, v);
+            c[4 * r + 1] = dot(c[4 * r + 1], w1, v);
+            c[4 * r + 2] = dot(c[4 * r + 2], w2, v);
+            c[4 * r + 3] = dot(c[4 * r + 3], w3, v);
+        }
+    }
+    for (int i = 0; i < 4 * n_rows; i++)
+        chains[i] = c[i];
+}
+
+static void tile(vf *chains, const uint16_t *x, size_t ldx, const __m512i *p, size_t n, size_t n_rows)
+{
+    switch (n_rows) {
+    case 1:
+        tile_of(chains, x, ldx, p, n, 1);
+        break;
+    case 2:
+        tile_of(chains, x, ldx, p, n, 2);
+        break;
+    case 3:
+        tile_of(chains, x, ldx, p, n, 3);
+        break;
+    default:
+        tile_of(chains, x, ldx, p, n, 4);
+    }
+}
+
+static void block(float *out, const void *set, size_t rows, size_t row0, size_t n_rows, const ds_mat *w, uint64_t o0, uint32_t n_outs, void *work)
+{
+    size_t in = w->in, ld = padded(in);
+    const uint16_t *x = (const uint16_t *)set + row0 * ld;
+    work_area *wa = work;
+    (void)rows;
+
+    if (n_rows == 1) {
+        one_row(out, x, w, o0, n_outs);
+        return;
+    }
+    for (size_t c0 = 0; c0 < ld; c0 += KC) {
+        size_t c1 = c0 + KC < ld ? c0 + KC : ld;
+        for (uint32_t i = 0; i < n_outs; i++)
+            decode_bf16_row(wa->panel[i], w, o0 + i, c0, c1);
+        for (size_t r = 0; r < n_rows; r += MR) {
+            size_t nr = n_rows - r < MR ? n_rows - r : MR;
+            for (uint32_t q = 0; 4 * q < n_outs; q++) {
+                vf *chains = wa->rest[r / MR][q];
+                if (c0 == 0)
+                    for (int i = 0; i < VW; i++)
+                        chains[i] = vf_zero();
+                tile(chains, x + r * ld + c0, ld, wa->panel[4 * q], (c1 - c0) / 32, nr);
+                if (c1 < ld)
+                    continue;
+                float sums[VW];
+                vf_store(sums, vf_sums(chains));
+                for (size_t i = 0; i < nr; i++)
+                    memcpy(out + (r + i) * DS_GEMM_OUTS + 4 * q, sums + 4 * i, 4 * sizeof *sums);
+            }
+        }
+    }
+}
+
+const ds_gemm ds_gemm_avx512bf16 = { .set_bytes = set_bytes, .prep = prep, .block = block, .work_bytes = sizeof(work_area), .set_rows = 1 };

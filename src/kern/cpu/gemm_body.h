@@ -1,0 +1,270 @@
+/* Body of a ds_gemm with f32 weights and rows, over the vectors of vec_*.h.
+ *
+ * Rows are prepared once: padded with zeros to whole chunks of 2*VW, and, but for F32 weights, with the even elements of a chunk before the odd ones, which is how codes are
+ * decoded. One row: weights are decoded into registers and used at once; bound by the bytes of the weight, or by decoding when they are in cache. More rows: 16 outputs
+ * are decoded for KC columns into a panel in cache, and tiles of 4 outputs x VW/4 rows run over it; bound by the FMA units. The chain of a (row, output) pair is the same in
+ * both: for each chunk in order, the even elements, then the odd ones. Between two panels a chain rests in memory, unrounded. */
+#include "kern/cpu/gemm.h"
+
+enum { CHUNK = 2 * VW, KC = 512, MR = VW / 4, QUADS = DS_GEMM_OUTS / 4, TILES = DS_GEMM_ROWS / MR };
+
+typedef struct {
+    float panel[DS_GEMM_OUTS][KC];
+    vf rest[TILES][QUADS][VW]; /* chains between two panels */
+} work_area;
+
+static size_t set_bytes(size_t rows, uint32_t in)
+{
+    return rows * ((in + CHUNK - 1) / CHUNK) * CHUNK * sizeof(float);
+}
+
+static void prep(void *set, const float *x, size_t ldx, const uint32_t *index, size_t rows, size_t begin, size_t end, uint32_t in, ds_mat_type type)
+{
+    size_t padded = ((size_t)in + CHUNK - 1) / CHUNK * CHUNK;
+    (void)rows;
+    for (size_t r = begin; r < end; r++) {
+        const float *s = x + (index ? index[r] : r) * ldx;
+        float *d = (float *)set + r * padded;
+        for (size_t c = 0; c < in; c += CHUNK) {
+            size_t left = in - c;
+            vf a = vf_load_n(s + c, left), b = left > VW ? vf_load_n(s + c + VW, left - VW) : vf_zero();
+            if (type != DS_MAT_F32)
+                vf_deinterleave(&a, &b, a, b);
+            vf_store(d + c, a);
+            vf_store(d + c + VW, b);
+        }
+    }
+}
+
+/* An output's row of the weight. */
+typedef struct {
+    const uint8_t *data, *scale;
+} out_row;
+
+static inline out_row row_of(const ds_mat *w, ds_mat_type type, uint64_t o)
+{
+    size_t in = w->in;
+    const uint8_t *data = w->data;
+
+    switch (type) {
+    case DS_MAT_F32:
+        return (out_row){ data + o * in * 4, NULL };
+    case DS_MAT_BF16:
+        return (out_row){ data + o * in * 2, NULL };
+    case DS_MAT_FP8_32X32:
+        return (out_row){ data + o * in, w->scale + o / 32 * (in / 32) };
+    case DS_MAT_FP8_ROWS:
+        return (out_row){ data + o * in, w->scale + o * (in / 32) };
+    default:
+        return (out_row){ data + o * (in / 2), w->scale + o * (in / 32) };
+    }
+}
+
+/* A chunk whose scale has no float 256 times as large; codes one by one. */
+static __attribute__((noinline)) void decode_huge(float *d, const uint8_t *codes, uint8_t scale)
+{
+    for (size_t i = 0; i < VW; i++) {
+        d[i] = ds_e4m3_to_f32(codes[2 * i]) * ds_e8m0_value[scale];
+        d[VW + i] = ds_e4m3_to_f32(codes[2 * i + 1]) * ds_e8m0_value[scale];
+    }
+}
+
+/* Elements c .. c + CHUNK of a row, c a multiple of CHUNK; `type` is a constant where this is used. */
+static inline __attribute__((always_inline)) void decode(vf *a, vf *b, ds_mat_type type, out_row r, size_t c, size_t in)
+{
+    size_t left = in - c;
+
+    switch (type) {
+    case DS_MAT_F32:
+        *a = vf_load_n((const float *)(const void *)(r.data + c * 4), left);
+        *b = left > VW ? vf_load_n((const float *)(const void *)(r.data + c * 4) + VW, left - VW) : vf_zero();
+        break;
+    case DS_MAT_BF16:
+        if (left >= CHUNK) {
+            vf_of_bf16(a, b, r.data + c * 2);
+        } else {
+            uint16_t rest[CHUNK] = { 0 };
+            memcpy(rest, r.data + c * 2, left * sizeof *rest);
+            vf_of_bf16(a, b, rest);
+        }
+        break;
+    case DS_MAT_FP8_32X32:
+    case DS_MAT_FP8_ROWS:
+        if (__builtin_expect(r.scale[c / 32] > 246, 0)) {
+            float d[CHUNK];
+            decode_huge(d, r.data + c, r.scale[c / 32]);
+            *a = vf_load(d);
+            *b = vf_load(d + VW);
+        } else {
+            vf_of_e4m3(a, b, r.data + c, ds_e8m0_value256[r.scale[c / 32]]);
+        }
+        break;
+    case DS_MAT_MXFP4:
+        vf_of_e2m1(a, b, r.data + c / 2, ds_e8m0_value[r.scale[c / 32]]);
+        break;
+    }
+}
+
+static inline __attribute__((always_inline)) void one_row_of(float *out, const float *x, const ds_mat *w, uint64_t o0, uint32_t n_outs, ds_mat_type type)
+{
+    size_t in = w->in;
+    vf acc[DS_GEMM_OUTS];
+
+    for (uint32_t q = 0; q < QUADS; q++) {
+        vf c0 = vf_zero(), c1 = vf_zero(), c2 = vf_zero(), c3 = vf_zero(), a, b;
+        if (4 * q < n_outs) {
+            uint64_t last = o0 + n_outs - 1, o = o0 + 4 * q; /* beyond the last output: that one again */
+            out_row r0 = row_of(w, type, o), r1 = row_of(w, type, o + 1 < last ? o + 1 : last);
+            out_row r2 = row_of(w, type, o + 2 < last ? o + 2 : last), r3 = row_of(w, type, o + 3 < last ? o + 3 : last);
+            for (size_t c = 0; c < in; c += CHUNK) {
+                vf xa = vf_load(x + c), xb = vf_load(x + c + VW);
+                decode(&a, &b, type, r0, c, in);
+                c0 = vf_fma(b, xb, vf_fma(a, xa, c0));
+                decode(&a, &b, type, r1, c, in);
+                c1 = vf_fma(b, xb, vf_fma(a, xa, c1));
+                decode(&a, &b, type, r2, c, in);
+                c2 = vf_fma(b, xb, vf_fma(a, xa, c2));
+                decode(&a, &b, type, r3, c, in);
+                c3 = vf_fma(b, xb, vf_fma(a, xa, c3));
+            }
+        }
+        acc[4 * q] = c0;
+        acc[4 * q + 1] = c1;
+        acc[4 * q + 2] = c2;
+        acc[4 * q + 3] = c3;
+    }
+    for (uint32_t i = 0; i < DS_GEMM_OUTS; i += VW)
+        vf_store(out + i, vf_sums(acc + i));
+}
+
+static void one_row(float *out, const float *x, const ds_mat *w, uint64_t o0, uint32_t n_outs)
+{
+    switch (w->type) {
+    case DS_MAT_F32:
+        one_row_of(out, x, w, o0, n_outs, DS_MAT_F32);
+        break;
+    case DS_MAT_BF16:
+        one_row_of(out, x, w, o0, n_outs, DS_MAT_BF16);
+        break;
+    case DS_MAT_FP8_32X32:
+        one_row_of(out, x, w, o0, n_outs, DS_MAT_FP8_32X32);
+        break;
+    case DS_MAT_FP8_ROWS:
+        one_row_of(out, x, w, o0, n_outs, DS_MAT_FP8_ROWS);
+        break;
+    case DS_MAT_MXFP4:
+        one_row_of(out, x, w, o0, n_outs, DS_MAT_MXFP4);
+        break;
+    }
+}
+
+static inline __attribute__((always_inline)) void fill_row(float *d, out_row r, size_t c0, size_t c1, size_t in, ds_mat_type type)
+{
+    for (size_t c = c0; c < c1; c += CHUNK, d += CHUNK) {
+        vf a, b;
+        decode(&a, &b, type, r, c, in);
+        vf_store(d, a);
+        vf_store(d + VW, b);
+    }
+}
+
+/* Columns c0 .. c1 of the outputs into the panel. */
+static void fill_panel(work_area *wa, const ds_mat *w, uint64_t o0, uint32_t n_outs, size_t c0, size_t c1)
+{
+    for (uint32_t i = 0; i < n_outs; i++) {
+        float *d = wa->panel[i];
+        out_row r = row_of(w, w->type, o0 + i);
+        switch (w->type) {
+        case DS_MAT_F32:
+            fill_row(d, r, c0, c1, w->in, DS_MAT_F32);
+            break;
+        case DS_MAT_BF16:
+            fill_row(d, r, c0, c1, w->in, DS_MAT_BF16);
+            break;
+        case DS_MAT_FP8_32X32:
+            fill_row(d, r, c0, c1, w->in, DS_MAT_FP8_32X32);
+            break;
+        case DS_MAT_FP8_ROWS:
+            fill_row(d, r, c0, c1, w->in, DS_MAT_FP8_ROWS);
+            break;
+        case DS_MAT_MXFP4:
+            fill_row(d, r, c0, c1, w->in, DS_MAT_MXFP4);
+            break;
+        }
+    }
+}
+
+/* chains[r*4 + o] over n columns, for n_rows <= MR rows at x, 4 outputs at p. */
+static inline __attribute__((always_inline)) void tile_of(vf *chains, const float *x, size_t ldx, const float *p, size_t n, int n_rows)
+{
+    vf c[VW];
+
+    for (int i = 0; i < 4 * n_rows; i++)
+        c[i] = chains[i];
+    for (size_t k = 0; k < n; k += VW) {
+        vf w0 = vf_load(p + k), w1 = vf_load(p + KC + k), w2 = vf_load(p + 2 * KC + k), w3 = vf_load(p + 3 * KC + k);
+        for (int r = 0; r < n_rows; r++) {
+            vf v = vf_load(x + (size_t)r * ldx + k);
+            c[4 * r] = vf_fma(w0, v, c[4 * r]);
+            c[4 * r + 1] = vf_fma(w1, v, c[4 * r + 1]);
+            c[4 * r + 2] = vf_fma(w2, v, c[4 * r + 2]);
+            c[4 * r + 3] = vf_fma(w3, v, c[4 * r + 3]);
+        }
+    }
+    for (int i = 0; i < 4 * n_rows; i++)
+        chains[i] = c[i];
+}
+
+static void tile(vf *chains, const float *x, size_t ldx, const float *p, size_t n, size_t n_rows)
+{
+    switch (n_rows) {
+    case 1:
+        tile_of(chains, x, ldx, p, n, 1);
+        break;
+#if DS_KERN_CPU_TILE_ROWS == 4
+    case 2:
+        tile_of(chains, x, ldx, p, n, 2);
+        break;
+    case 3:
+        tile_of(chains, x, ldx, p, n, 3);
+        break;
+#endif
+    default:
+        tile_of(chains, x, ldx, p, n, MR);
+    }
+}
+
+static void block(float *out, const void *set, size_t rows, size_t row0, size_t n_rows, const ds_mat *w, uint64_t o0, uint32_t n_outs, void *work)
+{
+    size_t in = w->in, padded = (in + CHUNK - 1) / CHUNK * CHUNK;
+    const float *x = (const float *)set + row0 * padded;
+    work_area *wa = work;
+    (void)rows;
+
+    if (n_rows == 1) {
+        one_row(out, x, w, o0, n_outs);
+        return;
+    }
+    for (size_t c0 = 0; c0 < padded; c0 += KC) {
+        size_t c1 = c0 + KC < padded ? c0 + KC : padded;
+        fill_panel(wa, w, o0, n_outs, c0, c1);
+        for (size_t r = 0; r < n_rows; r += MR) {
+            size_t nr = n_rows - r < MR ? n_rows - r : MR;
+            for (uint32_t q = 0; 4 * q < n_outs; q++) {
+                vf *chains = wa->rest[r / MR][q];
+                if (c0 == 0)
+                    for (int i = 0; i < VW; i++)
+                        chains[i] = vf_zero();
+                tile(chains, x + r * padded + c0, padded, wa->panel[4 * q], c1 - c0, nr);
+                if (c1 < padded)
+                    continue;
+                float sums[VW];
+                vf_store(sums, vf_sums(chains));
+                for (size_t i = 0; i < nr; i++)
+                    memcpy(out + (r + i) * DS_GEMM_OUTS + 4 * q, sums + 4 * i, 4 * sizeof *sums);
+            }
+        }
+    }
+}
+
+const ds_gemm V(ds_gemm) = { .set_bytes = set_bytes, .prep = prep, .block = block, .work_bytes = sizeof(work_area), .set_rows = 1, .f32_weights = true };

@@ -1,0 +1,113 @@
+/* Which bodies a set has, and what a CPU must have for it. */
+#include "kern/cpu/cpu.h"
+
+#include "kern/cpu/attention.h"
+#include "kern/cpu/bodies.h"
+#include "kern/cpu/gemm.h"
+#include "kern/ref/ref.h"
+
+bool ds_cpu_has_avx2(const char **lacks)
+{
+    *lacks = "AVX2, FMA and F16C";
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+}
+
+bool ds_cpu_has_avx512(const char **lacks)
+{
+    if (!ds_cpu_has_avx2(lacks))
+        return false;
+    *lacks = "AVX-512 F, BW, DQ and VL";
+    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+}
+
+static size_t scratch_of(const ds_kern_limits *lim, const ds_gemm_pair *p)
+{
+    size_t most = ds_scratch_bytes_ref(lim), more = ds_gemm_scratch(lim, p);
+
+    most = more > most ? more : most;
+    more = ds_attention_scratch(lim);
+    return more > most ? more : most;
+}
+
+/* ---- avx2 ---- */
+
+static const ds_gemm_pair pair_avx2 = { &ds_gemm_avx2, &ds_gemm_avx2, ds_hidden_avx2 };
+
+static size_t scratch_avx2(const ds_kern_limits *lim)
+{
+    return scratch_of(lim, &pair_avx2);
+}
+
+static void linear_avx2(ds_exec *e, const ds_op_linear *a)
+{
+    ds_linear_cpu(e, a, &pair_avx2);
+}
+
+static void experts_avx2(ds_exec *e, const ds_op_experts *a)
+{
+    ds_experts_cpu(e, a, &pair_avx2);
+}
+
+void ds_cpu_use_avx2(ds_kern *k)
+{
+    k->name = "avx2";
+    k->scratch_bytes = scratch_avx2;
+    k->linear = linear_avx2;
+    k->experts = experts_avx2;
+    k->rmsnorm = ds_rmsnorm_avx2;
+    k->rope = ds_rope_avx2;
+    k->add = ds_add_avx2;
+    k->swiglu = ds_swiglu_avx2;
+    k->attention = ds_attention_avx2;
+}
+
+/* ---- avx512, without and with the bf16 dot product ---- */
+
+static const ds_gemm_pair pair_avx512 = { &ds_gemm_avx512, &ds_gemm_avx512, ds_hidden_avx512 };
+static const ds_gemm_pair pair_avx512bf16 = { &ds_gemm_avx512, &ds_gemm_avx512bf16, ds_hidden_avx512 };
+
+static size_t scratch_avx512(const ds_kern_limits *lim)
+{
+    return scratch_of(lim, &pair_avx512);
+}
+
+static void linear_avx512(ds_exec *e, const ds_op_linear *a)
+{
+    ds_linear_cpu(e, a, &pair_avx512);
+}
+
+static void experts_avx512(ds_exec *e, const ds_op_experts *a)
+{
+    ds_experts_cpu(e, a, &pair_avx512);
+}
+
+static size_t scratch_avx512bf16(const ds_kern_limits *lim)
+{
+    return scratch_of(lim, &pair_avx512bf16);
+}
+
+static void linear_avx512bf16(ds_exec *e, const ds_op_linear *a)
+{
+    ds_linear_cpu(e, a, &pair_avx512bf16);
+}
+
+static void experts_avx512bf16(ds_exec *e, const ds_op_experts *a)
+{
+    ds_experts_cpu(e, a, &pair_avx512bf16);
+}
+
+void ds_cpu_use_avx512(ds_kern *k)
+{
+    bool bf16 = __builtin_cpu_supports("avx512bf16");
+
+    ds_cpu_use_avx2(k);
+    k->name = "avx512";
+    k->scratch_bytes = bf16 ? scratch_avx512bf16 : scratch_avx512;
+    k->linear = bf16 ? linear_avx512bf16 : linear_avx512;
+    k->experts = bf16 ? experts_avx512bf16 : experts_avx512;
+    k->rmsnorm = ds_rmsnorm_avx512;
+    k->rope = ds_rope_avx512;
+    k->add = ds_add_avx512;
+    k->swiglu = ds_swiglu_avx512;
+    k->attention = ds_attention_avx512;
+}
