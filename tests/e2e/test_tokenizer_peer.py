@@ -180,6 +180,32 @@ def test_token_accounting_of_the_recipe(ours):
     assert ours.pieces([3574, 0, 102, 999999999, 225], keep_dropped=False)[-2] == ("\U0001f980".encode(), 5)
 
 
+def v41(tmp_path):
+    """The V4 file with the added tokens of V4.1 (recipe spec 1.5)."""
+    names = {128799: "<｜System｜>", 129264: "<｜deepseek_image｜>", 129279: "<|place_holder_mm_span_0442|>"}
+    names |= {129265 + i: f"<|place_holder_mm_span_{436 + i:04}|>" for i in range(6)}
+    file = json.loads(FILE.read_text())
+    for token in file["added_tokens"]:
+        token["content"] = names.get(token["id"], token["content"])
+    path = tmp_path / "tokenizer.json"
+    path.write_text(json.dumps(file))
+    return path
+
+
+def test_v41_tokens(tmp_path):
+    t = tokenizer_lib.Tokenizer(v41(tmp_path))
+    assert t.lib.ds_tokenizer_control(t.t, "<｜System｜>".encode()) == 128799
+    assert t.engram()[1] == 99092
+    control, dropped, text = 1, 2, 0
+    kinds = [t.lib.ds_tokenizer_kind(t.t, i) for i in range(129280)]
+    assert kinds[0] == kinds[1] == kinds[2] == dropped and set(kinds[3:128000]) == {text}
+    assert set(kinds[128000:128799]) == {dropped} and set(kinds[128799:128823]) == {control}
+    assert kinds[128823] == kinds[128824] == dropped and set(kinds[128825:128847]) == {control}
+    assert set(kinds[128847:129262]) == {dropped} and set(kinds[129262:129265]) == {control}
+    assert set(kinds[129265:129271]) == {dropped} and set(kinds[129271:129279]) == {control} and kinds[129279] == dropped
+    t.close()
+
+
 def test_engram_classes(ours):
     classes, count = ours.engram()
     assert (len(classes), count) == (129280, 99092)
