@@ -45,8 +45,9 @@ static void make_sequences(sequence *s)
             s[i].tokens[p] = (int32_t)(next_random(&rnd) % cfg->vocab_size);
         if (shape[i].image && cfg->vision.num_hidden_layers) {
             s[i].image = calloc(s[i].total, sizeof *s[i].image);
-            for (uint32_t p = 5; p < s[i].prompt; p += p % 7 == 6 ? 20 : 1) /* some spans, one of them near the end of the prompt */
-                s[i].image[p] = image_row;
+            for (uint32_t p = 5; p < s[i].prompt; p++) /* two spans; in the long prompt one of them is in the decoder's tail */
+                if (p < 9 || (p >= 75 && p < 81))
+                    s[i].image[p] = image_row;
         }
         s[i].got = calloc((size_t)s[i].total * cfg->vocab_size, sizeof(float));
         s[i].want = calloc((size_t)s[i].total * cfg->vocab_size, sizeof(float));
