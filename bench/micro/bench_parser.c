@@ -10,7 +10,7 @@
 #include "recipe/parser.h"
 
 enum { REPS = 15, BYTES = 4 << 20 };
-#define D "\xef\xbd\x9c" "DSML\xef\xbd\x9c"
+#define D "｜DSML｜"
 
 static void count(void *ctx, const ds_parse_event *ev)
 {
@@ -41,7 +41,9 @@ static void run(const char *op, const char *head, const char *text, size_t n, si
         ds_parser *p;
         ds_err err;
         size_t total = 0;
-        const ds_parser_opts o = { .sink = count, .ctx = &total, .tools = DS_PARSER_TOOLS_ON, .stops = stop, .stop_bytes = stop_bytes, .n_stops = stops ? 2 : 0 };
+        const ds_parser_opts o = {
+            .sink = count, .ctx = &total, .tools = DS_PARSER_TOOLS_ON, .stops = stop, .stop_bytes = stop_bytes, .n_stops = stops ? 2 : 0
+        };
         if (ds_parser_create(&p, &o, &err) != DS_OK)
             exit(1);
         ds_parser_push(p, head, strlen(head), 1);
@@ -70,9 +72,15 @@ static void run(const char *op, const char *head, const char *text, size_t n, si
 
 int main(void)
 {
-    static const char *const english[] = { "the ", "of ", "model ", "answer ", "is, ", "that ", "a ", "question. ", "\n\n", "word\n", "1 < 2 ", "and " };
-    static const char *const chinese[] = { "\xe6\x97\xa5\xe6\x9c\xac", "\xe4\xb8\xad\xe6\x96\x87", "\xe3\x80\x82\n", "\xe7\x9a\x84", "\xe6\xa8\xa1\xe5\x9e\x8b", "abc " };
-    static const char *const code[] = { "if (x) {\n", "    return y;\n", "}\n", "printf(\"%d\\n\", i);\n", "for (int i = 0; i < n; i++)\n", "a[i] += b[i] * c;\n", "/* note */\n" };
+    static const char *const english[] = { "the ", "of ",        "model ", "answer ", "is, ",   "that ",
+                                           "a ",   "question. ", "\n\n",   "word\n",  "1 < 2 ", "and " };
+    static const char *const chinese[] = { "\xe6\x97\xa5\xe6\x9c\xac", "\xe4\xb8\xad\xe6\x96\x87",
+                                           "\xe3\x80\x82\n",           "\xe7\x9a\x84",
+                                           "\xe6\xa8\xa1\xe5\x9e\x8b", "abc " };
+    static const char *const code[] = {
+        "if (x) {\n",          "    return y;\n", "}\n", "printf(\"%d\\n\", i);\n", "for (int i = 0; i < n; i++)\n",
+        "a[i] += b[i] * c;\n", "/* note */\n"
+    };
     static const char args[] = "<" D " calls>\n<" D " invoke name=\"f\">\n<" D " parameter name=\"a\" string=\"true\">";
     static char text[BYTES];
     size_t n;

@@ -30,15 +30,15 @@ typedef struct ds_stream ds_stream;
 typedef void ds_stream_sink(void *ctx, const char *event, const char *data, size_t n);
 
 typedef struct {
-    const char *id;              /* response id, from which all others are derived; copied */
-    int64_t created;             /* Unix seconds */
-    int64_t (*now)(void);        /* for completed_at; NULL: created */
-    const char *model;           /* name to answer with; NULL: the request's. Borrowed */
+    const char *id;                /* response id, from which all others are derived; copied */
+    int64_t created;               /* Unix seconds */
+    int64_t (*now)(void);          /* for completed_at; NULL: created */
+    const char *model;             /* name to answer with; NULL: the request's. Borrowed */
     const ds_tokenizer *tokenizer; /* needed for ds_stream_token. Borrowed */
-    const struct ds_seal *seal;  /* keys of encrypted reasoning; NULL: none is made, a Messages signature is the response id. Borrowed */
-    ds_stream_sink *sink;        /* NULL: only the body is wanted */
+    const struct ds_seal *seal;    /* keys of encrypted reasoning; NULL: none is made, a Messages signature is the response id. Borrowed */
+    ds_stream_sink *sink;          /* NULL: only the body is wanted */
     void *ctx;
-    size_t max_value_bytes;      /* of a held tool argument; 0 = 8 MiB */
+    size_t max_value_bytes; /* of a held tool argument; 0 = 8 MiB */
 } ds_stream_opts;
 
 typedef struct {
@@ -47,16 +47,16 @@ typedef struct {
 } ds_top_logprob;
 
 typedef struct {
-    float logprob;               /* natural logarithm */
+    float logprob; /* natural logarithm */
     uint32_t n_top;
-    const ds_top_logprob *top;   /* best first */
+    const ds_top_logprob *top; /* best first */
 } ds_token_logprob;
 
 typedef struct {
     uint64_t prompt_tokens, cached_tokens; /* cached <= prompt */
-    uint64_t output_tokens;      /* of all choices */
+    uint64_t output_tokens;                /* of all choices */
     uint64_t reasoning_tokens;
-    bool reasoning_known;        /* false when text came without token counts, or nothing came */
+    bool reasoning_known; /* false when text came without token counts, or nothing came */
 } ds_stream_usage;
 
 typedef enum { DS_END_STOP, DS_END_LENGTH, DS_END_CONTENT_FILTER, DS_END_NONE } ds_stream_end; /* why the model ended; NONE: it just did */

@@ -24,32 +24,83 @@ typedef struct {
 } options;
 
 static const ds_opt table[] = {
-    { .name = "protocol", .type = DS_OPT_ENUM, .offset = offsetof(options, protocol), .def = "chat", .arg = "NAME",
-      .choices = "chat|responses|messages|completions", .help = "what the request is written for" },
-    { .name = "encoding", .type = DS_OPT_ENUM, .offset = offsetof(options, encoding), .def = "v4.1", .arg = "NAME", .choices = "v4.1|v4",
+    { .name = "protocol",
+      .type = DS_OPT_ENUM,
+      .offset = offsetof(options, protocol),
+      .def = "chat",
+      .arg = "NAME",
+      .choices = "chat|responses|messages|completions",
+      .help = "what the request is written for" },
+    { .name = "encoding",
+      .type = DS_OPT_ENUM,
+      .offset = offsetof(options, encoding),
+      .def = "v4.1",
+      .arg = "NAME",
+      .choices = "v4.1|v4",
       .help = "dialect of the model" },
-    { .name = "request", .type = DS_OPT_STR, .offset = offsetof(options, request), .arg = "F.json", .help = "body of the request that the output answers" },
-    { .name = "stream", .type = DS_OPT_FLAG, .offset = offsetof(options, stream), .help = "the stream's events, one a line, instead of the whole response" },
+    { .name = "request",
+      .type = DS_OPT_STR,
+      .offset = offsetof(options, request),
+      .arg = "F.json",
+      .help = "body of the request that the output answers" },
+    { .name = "stream",
+      .type = DS_OPT_FLAG,
+      .offset = offsetof(options, stream),
+      .help = "the stream's events, one a line, instead of the whole response" },
     { .name = "sse", .type = DS_OPT_FLAG, .offset = offsetof(options, sse), .help = "the events as they go over the wire" },
-    { .name = "split", .type = DS_OPT_INT, .offset = offsetof(options, split), .def = "0", .arg = "BYTES", .max = 1 << 30, .min = 0,
+    { .name = "split",
+      .type = DS_OPT_INT,
+      .offset = offsetof(options, split),
+      .def = "0",
+      .arg = "BYTES",
+      .max = 1 << 30,
+      .min = 0,
       .help = "give the text to the parser in pieces of that many bytes; 0 = whole" },
-    { .name = "finish", .type = DS_OPT_ENUM, .offset = offsetof(options, finish), .def = "stop", .arg = "REASON", .choices = "stop|length|content_filter|none",
+    { .name = "finish",
+      .type = DS_OPT_ENUM,
+      .offset = offsetof(options, finish),
+      .def = "stop",
+      .arg = "REASON",
+      .choices = "stop|length|content_filter|none",
       .help = "why the model ended" },
-    { .name = "ids", .type = DS_OPT_FLAG, .offset = offsetof(options, ids), .help = "standard input is a JSON array of token ids (needs --tokenizer)" },
+    { .name = "ids",
+      .type = DS_OPT_FLAG,
+      .offset = offsetof(options, ids),
+      .help = "standard input is a JSON array of token ids (needs --tokenizer)" },
     { .name = "tokenizer", .type = DS_OPT_STR, .offset = offsetof(options, tokenizer), .arg = "F.json", .help = "what the ids mean" },
-    { .name = "prompt-tokens", .type = DS_OPT_INT, .offset = offsetof(options, prompt_tokens), .def = "0", .arg = "TOKENS", .min = 0, .max = 1e9,
+    { .name = "prompt-tokens",
+      .type = DS_OPT_INT,
+      .offset = offsetof(options, prompt_tokens),
+      .def = "0",
+      .arg = "TOKENS",
+      .min = 0,
+      .max = 1e9,
       .help = "length of the prompt, for usage" },
-    { .name = "cached-tokens", .type = DS_OPT_INT, .offset = offsetof(options, cached_tokens), .def = "0", .arg = "TOKENS", .min = 0, .max = 1e9,
+    { .name = "cached-tokens",
+      .type = DS_OPT_INT,
+      .offset = offsetof(options, cached_tokens),
+      .def = "0",
+      .arg = "TOKENS",
+      .min = 0,
+      .max = 1e9,
       .help = "how many of them came from a cache" },
-    { .name = "jsonl", .type = DS_OPT_FLAG, .offset = offsetof(options, jsonl),
-      .help = "many answers: standard input has lines {\"request\":{},\"text\":\"\" or \"ids\":[],\"split\":N,\"finish\":\"\"}; each gives one line" },
-    { .name = "set", .type = DS_OPT_LIST, .offset = offsetof(options, set), .arg = "NAME=VALUE", .help = "a switch of the recipe; `--set help` lists them" },
+    { .name = "jsonl",
+      .type = DS_OPT_FLAG,
+      .offset = offsetof(options, jsonl),
+      .help = "many answers: standard input has lines {\"request\":{},\"text\":\"\" or \"ids\":[],\"split\":N,\"finish\":\"\"}; each gives "
+              "one line" },
+    { .name = "set",
+      .type = DS_OPT_LIST,
+      .offset = offsetof(options, set),
+      .arg = "NAME=VALUE",
+      .help = "a switch of the recipe; `--set help` lists them" },
     { 0 },
 };
 
 static const ds_opt_cmd command = {
     .command = "deepserve parse",
-    .summary = "Reads what the model wrote on standard input and writes the complete response to the request, or with --stream its events. The response id is\n"
+    .summary = "Reads what the model wrote on standard input and writes the complete response to the request, or with --stream its events. "
+               "The response id is\n"
                "id-0 and all times are 0, so that runs compare. A refused request gives the protocol's error body and exit status 1.",
     .usage = "--request F.json [--protocol P] [--stream] [--split BYTES] [--finish REASON] [--ids --tokenizer F.json] < output",
     .example = "printf 'Let me see.</think>Hello!' | deepserve parse --request body.json --stream --split 4",
@@ -196,8 +247,8 @@ static ds_rc answer(const options *o, ds_request *r, const ds_tokenizer *t, cons
 }
 
 /* Parses the request and answers it, or writes the refusal. Ends the line. */
-static ds_rc one(const options *o, const ds_recipe_opts *ro, const ds_tokenizer *t, const char *body, size_t n, const ds_buf *text, const ds_json *ids, writer *w,
-                 bool *refused, ds_err *err)
+static ds_rc one(const options *o, const ds_recipe_opts *ro, const ds_tokenizer *t, const char *body, size_t n, const ds_buf *text,
+                 const ds_json *ids, writer *w, bool *refused, ds_err *err)
 {
     const ds_request_parse_args args = { .proto = (ds_proto)o->protocol, .opts = ro };
     ds_api_error refusal;
@@ -226,7 +277,8 @@ static ds_rc one(const options *o, const ds_recipe_opts *ro, const ds_tokenizer 
     return rc == DS_OK && w->out.oom ? ds_fail(err, DS_E_NOMEM, "out of memory") : rc;
 }
 
-static ds_rc one_line(options o, const ds_recipe_opts *ro, const ds_tokenizer *t, const char *line, size_t n, writer *w, bool *refused, ds_err *err)
+static ds_rc one_line(options o, const ds_recipe_opts *ro, const ds_tokenizer *t, const char *line, size_t n, writer *w, bool *refused,
+                      ds_err *err)
 {
     static const char *const reasons[] = { "stop", "length", "content_filter", "none" };
     ds_json_doc *doc;
@@ -251,7 +303,8 @@ static ds_rc one_line(options o, const ds_recipe_opts *ro, const ds_tokenizer *t
         if (ds_json_str_eq(ds_json_get(root, "finish"), reasons[i]))
             o.finish = i;
     w->n = 0;
-    rc = body.oom || text.oom ? ds_fail(err, DS_E_NOMEM, "out of memory") : one(&o, ro, t, ds_buf_str(&body), body.len, &text, ids, w, refused, err);
+    rc = body.oom || text.oom ? ds_fail(err, DS_E_NOMEM, "out of memory")
+                              : one(&o, ro, t, ds_buf_str(&body), body.len, &text, ids, w, refused, err);
 done:
     ds_buf_free(&body);
     ds_buf_free(&text);
@@ -259,7 +312,8 @@ done:
     return rc;
 }
 
-static ds_rc run_lines(const options *o, const ds_recipe_opts *ro, const ds_tokenizer *t, const ds_buf *in, writer *w, bool *refused, ds_err *err)
+static ds_rc run_lines(const options *o, const ds_recipe_opts *ro, const ds_tokenizer *t, const ds_buf *in, writer *w, bool *refused,
+                       ds_err *err)
 {
     ds_rc rc = DS_OK;
     size_t number = 1;
@@ -276,7 +330,8 @@ static ds_rc run_lines(const options *o, const ds_recipe_opts *ro, const ds_toke
     return rc;
 }
 
-static ds_rc run_one(const options *o, const ds_recipe_opts *ro, const ds_tokenizer *t, const ds_buf *in, writer *w, bool *refused, ds_err *err)
+static ds_rc run_one(const options *o, const ds_recipe_opts *ro, const ds_tokenizer *t, const ds_buf *in, writer *w, bool *refused,
+                     ds_err *err)
 {
     ds_buf body = { 0 };
     ds_json_doc *doc = NULL;

@@ -13,7 +13,7 @@
 #include "recipe/parser_internal.h"
 
 #define BIT(m) (1u << (m))
-#define EOS_TEXT "<\xef\xbd\x9c" "end\xe2\x96\x81of\xe2\x96\x81sentence\xef\xbd\x9c>"
+#define EOS_TEXT "<｜end▁of▁sentence｜>"
 
 /* ---- creation ---- */
 
@@ -36,17 +36,17 @@ static void add_literal(ds_parser *p, marker cls, const char *const parts[4])
 static void make_literals(ds_parser *p)
 {
     static const char *const dsml[] = {
-        "\xef\xbd\x9c" "DSML\xef\xbd\x9c", "|DSML|", "||DSML||", "\xef\xbd\x9c\xef\xbd\x9c" "DSML\xef\xbd\x9c\xef\xbd\x9c", "\xe2\x80\x96" "DSML\xe2\x80\x96",
+        "｜DSML｜", "|DSML|", "||DSML||", "｜｜DSML｜｜", "‖DSML‖",
     };
     static const struct {
         marker cls;
         bool close;
         const char *name;
     } tags[] = {
-        { M_BLOCK_OPEN, false, "calls>" },  { M_BLOCK_OPEN, false, "tool_calls>" }, { M_BLOCK_OPEN, false, "function_calls>" },
-        { M_BLOCK_CLOSE, true, "calls>" },  { M_BLOCK_CLOSE, true, "tool_calls>" }, { M_BLOCK_CLOSE, true, "function_calls>" },
-        { M_INVOKE, false, "invoke" },      { M_INVOKE_NAME, false, "invoke name=\"" }, { M_INVOKE_CLOSE, true, "invoke>" },
-        { M_PARAM, false, "parameter" },    { M_PARAM_NAME, false, "parameter name=\"" }, { M_PARAM_CLOSE, true, "parameter>" },
+        { M_BLOCK_OPEN, false, "calls>" }, { M_BLOCK_OPEN, false, "tool_calls>" },       { M_BLOCK_OPEN, false, "function_calls>" },
+        { M_BLOCK_CLOSE, true, "calls>" }, { M_BLOCK_CLOSE, true, "tool_calls>" },       { M_BLOCK_CLOSE, true, "function_calls>" },
+        { M_INVOKE, false, "invoke" },     { M_INVOKE_NAME, false, "invoke name=\"" },   { M_INVOKE_CLOSE, true, "invoke>" },
+        { M_PARAM, false, "parameter" },   { M_PARAM_NAME, false, "parameter name=\"" }, { M_PARAM_CLOSE, true, "parameter>" },
     };
 
     add_literal(p, M_THINK_OPEN, (const char *const[]){ "<think>", "", "", "" });
@@ -221,7 +221,9 @@ static void out(ds_parser *p, const char *s, size_t n, uint64_t pos)
     case S_CONTENT:
     case S_JSON:
     case S_BAD: {
-        ds_parse_event ev = { .kind = p->state == S_REASON ? DS_PARSE_REASONING : DS_PARSE_CONTENT, .bytes = s, .n = n, .begin = pos, .end = pos + n };
+        ds_parse_event ev = {
+            .kind = p->state == S_REASON ? DS_PARSE_REASONING : DS_PARSE_CONTENT, .bytes = s, .n = n, .begin = pos, .end = pos + n
+        };
         p->o.sink(p->o.ctx, &ev);
         break;
     }
@@ -259,7 +261,8 @@ static held held_now(const ds_parser *p)
 /* The first m of the held bytes, the first of which stands at pos. */
 static void out_held(ds_parser *p, const held *h, size_t m, uint64_t pos)
 {
-    static const char newlines[] = "\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n";
+    static const char newlines[] =
+        "\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n\n";
 
     size_t before = h->n - h->cl, left = m < before ? m : before;
 
@@ -395,7 +398,8 @@ static size_t min_size(size_t a, size_t b)
 /* Consumes text until a marker of the set or a stop sequence is complete (*hit) or the input ends (M_NONE); returns the bytes consumed.
  * nl_max: how many newlines before a marker are held; swallow: classes of markers that drop them. p->pos is the position of s[0]
  * and stays. */
-size_t parser_scan(ds_parser *p, const marker_set *set, const uint8_t *s, size_t n, size_t nl_max, unsigned swallow, bool stops, marker *hit)
+size_t parser_scan(ds_parser *p, const marker_set *set, const uint8_t *s, size_t n, size_t nl_max, unsigned swallow, bool stops,
+                   marker *hit)
 {
     const held h = held_now(p);
     size_t base = 0, i = 0, keep;
@@ -936,7 +940,11 @@ static bool push_plain(ds_parser *p, const uint8_t *s, size_t n)
     if (value) {
         parser_value_text(p, (const char *)s, n);
     } else {
-        ds_parse_event ev = { .kind = p->state == S_REASON ? DS_PARSE_REASONING : DS_PARSE_CONTENT, .bytes = (const char *)s, .n = n, .begin = p->pos, .end = p->pos + n };
+        ds_parse_event ev = { .kind = p->state == S_REASON ? DS_PARSE_REASONING : DS_PARSE_CONTENT,
+                              .bytes = (const char *)s,
+                              .n = n,
+                              .begin = p->pos,
+                              .end = p->pos + n };
         p->o.sink(p->o.ctx, &ev);
     }
     p->pos += n;

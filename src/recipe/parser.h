@@ -18,11 +18,11 @@
 #include "base/err.h"
 
 #define DS_PARSER_MAX_STOPS 64
-#define DS_PARSER_MAX_NAME 256   /* bytes of a call's name */
-#define DS_PARSER_MAX_KEY 4096   /* bytes of a parameter's key */
+#define DS_PARSER_MAX_NAME 256 /* bytes of a call's name */
+#define DS_PARSER_MAX_KEY 4096 /* bytes of a parameter's key */
 #define DS_PARSER_MAX_CALLS 1024
-#define DS_PARSER_MAX_KEYS 4096  /* parameters of one call; later ones are dropped and counted */
-#define DS_PARSER_MAX_DEPTH 128  /* nesting of a JSON value */
+#define DS_PARSER_MAX_KEYS 4096 /* parameters of one call; later ones are dropped and counted */
+#define DS_PARSER_MAX_DEPTH 128 /* nesting of a JSON value */
 
 typedef struct ds_parser ds_parser;
 
@@ -37,9 +37,9 @@ typedef enum {
 
 typedef struct {
     ds_parse_kind kind;
-    uint32_t call;       /* number of the call, from 0 */
-    bool complete;       /* CALL_END: false when the output ended inside the call */
-    const char *bytes;   /* until the sink returns */
+    uint32_t call;     /* number of the call, from 0 */
+    bool complete;     /* CALL_END: false when the output ended inside the call */
+    const char *bytes; /* until the sink returns */
     size_t n;
     uint64_t begin, end; /* REASONING and CONTENT: the positions that the text came from */
 } ds_parse_event;
@@ -47,22 +47,30 @@ typedef struct {
 typedef void ds_parse_sink(void *ctx, const ds_parse_event *ev);
 
 typedef enum {
-    DS_PARSER_CONTENT,          /* thinking off */
-    DS_PARSER_REASONING,        /* the prompt ended with <think> */
-    DS_PARSER_CONTENT_PREFIX,   /* prefix completion: leading newlines stay */
+    DS_PARSER_CONTENT,        /* thinking off */
+    DS_PARSER_REASONING,      /* the prompt ended with <think> */
+    DS_PARSER_CONTENT_PREFIX, /* prefix completion: leading newlines stay */
     DS_PARSER_REASONING_PREFIX,
-    DS_PARSER_BLOCK,            /* the prompt ended with the block opener (tool choice required) */
-    DS_PARSER_RAW,              /* completions: everything is content; stop sequences only */
+    DS_PARSER_BLOCK, /* the prompt ended with the block opener (tool choice required) */
+    DS_PARSER_RAW,   /* completions: everything is content; stop sequences only */
 } ds_parser_start;
 
 typedef enum {
-    DS_PARSER_TOOLS_OFF,      /* markup is text */
+    DS_PARSER_TOOLS_OFF, /* markup is text */
     DS_PARSER_TOOLS_ON,
     DS_PARSER_TOOLS_SUPPRESS, /* a block in the content is dropped with everything after it */
 } ds_parser_tools;
 
 enum { DS_PARSE_DECLARED = 1, DS_PARSE_CUSTOM = 2 }; /* what a tool is */
-enum { DS_TYPE_STRING = 1, DS_TYPE_NUMBER = 2, DS_TYPE_INTEGER = 4, DS_TYPE_BOOLEAN = 8, DS_TYPE_NULL = 16, DS_TYPE_OBJECT = 32, DS_TYPE_ARRAY = 64 };
+enum {
+    DS_TYPE_STRING = 1,
+    DS_TYPE_NUMBER = 2,
+    DS_TYPE_INTEGER = 4,
+    DS_TYPE_BOOLEAN = 8,
+    DS_TYPE_NULL = 16,
+    DS_TYPE_OBJECT = 32,
+    DS_TYPE_ARRAY = 64
+};
 
 typedef struct {
     ds_parse_sink *sink;
@@ -74,17 +82,17 @@ typedef struct {
     bool preserve_newlines;     /* newlines at borders stay */
     bool recover_orphan_invoke; /* a call without a block counts when its tool is declared and it closes */
     bool repair_wrapper;        /* {"arguments": {…}} or {"input": {…}} becomes the inner object where the schema says so */
-    bool coerce;                /* the schema's type decides where it differs from the string flag and the value fits; typed strings are held */
-    bool eof_is_stop;           /* an end without a reason is END_OF_STREAM also after calls */
-    bool stream_raw;            /* JSON values are passed on as they arrive, and not repaired */
+    bool coerce;      /* the schema's type decides where it differs from the string flag and the value fits; typed strings are held */
+    bool eof_is_stop; /* an end without a reason is END_OF_STREAM also after calls */
+    bool stream_raw;  /* JSON values are passed on as they arrive, and not repaired */
     bool unknown_tool_as_content;
-    bool normalize_lookalikes;  /* ASCII, doubled and U+2016 bars count as markup */
-    bool flush_tail;            /* an incomplete UTF-8 sequence at the end becomes U+FFFD instead of nothing */
-    uint32_t max_calls;         /* 0 = no limit below DS_PARSER_MAX_CALLS; after that many closed calls the parser is done */
-    size_t max_value_bytes;     /* 0 = 8 MiB: JSON values up to that are held for repair, longer ones become strings */
-    const char *const *stops;   /* copied; empty ones are ignored */
+    bool normalize_lookalikes; /* ASCII, doubled and U+2016 bars count as markup */
+    bool flush_tail;           /* an incomplete UTF-8 sequence at the end becomes U+FFFD instead of nothing */
+    uint32_t max_calls;        /* 0 = no limit below DS_PARSER_MAX_CALLS; after that many closed calls the parser is done */
+    size_t max_value_bytes;    /* 0 = 8 MiB: JSON values up to that are held for repair, longer ones become strings */
+    const char *const *stops;  /* copied; empty ones are ignored */
     const size_t *stop_bytes;
-    size_t n_stops;             /* <= DS_PARSER_MAX_STOPS */
+    size_t n_stops; /* <= DS_PARSER_MAX_STOPS */
     /* DS_PARSE_DECLARED, DS_PARSE_CUSTOM of a call's name; NULL: every tool counts as declared, none as custom. */
     unsigned (*tool_flags)(void *ctx, const char *name, size_t n);
     /* DS_TYPE_ bits that the tool's schema allows for the property, 0 = not known. Needed by coerce only. */
@@ -94,19 +102,19 @@ typedef struct {
 } ds_parser_opts;
 
 typedef enum { /* why the backend ended */
-    DS_BACKEND_STOP,
-    DS_BACKEND_LENGTH,
-    DS_BACKEND_CONTENT_FILTER,
-    DS_BACKEND_NONE, /* it just ended */
+               DS_BACKEND_STOP,
+               DS_BACKEND_LENGTH,
+               DS_BACKEND_CONTENT_FILTER,
+               DS_BACKEND_NONE, /* it just ended */
 } ds_backend_end;
 
 typedef enum { /* (recipe spec 3.5) */
-    DS_FINISH_STOP,
-    DS_FINISH_TOOL_CALLS,
-    DS_FINISH_STOP_SEQUENCE,
-    DS_FINISH_LENGTH,
-    DS_FINISH_CONTENT_FILTER,
-    DS_FINISH_END_OF_STREAM,
+               DS_FINISH_STOP,
+               DS_FINISH_TOOL_CALLS,
+               DS_FINISH_STOP_SEQUENCE,
+               DS_FINISH_LENGTH,
+               DS_FINISH_CONTENT_FILTER,
+               DS_FINISH_END_OF_STREAM,
 } ds_finish;
 
 typedef struct {
@@ -115,12 +123,12 @@ typedef struct {
     uint32_t calls;            /* announced */
     int stop;                  /* index of the stop sequence that matched, -1 = none */
     /* anomalies */
-    uint32_t bad_calls;        /* returned as content */
-    uint32_t dropped_params;   /* duplicate, too long or nameless keys; parameters after a custom call's input */
-    uint32_t repaired_values;  /* not JSON, too deep or too long: passed on as strings */
-    uint32_t dropped_calls;    /* beyond the limit */
-    uint64_t ignored_bytes;    /* after the block */
-    uint64_t bad_utf8;         /* sequences replaced by U+FFFD */
+    uint32_t bad_calls;       /* returned as content */
+    uint32_t dropped_params;  /* duplicate, too long or nameless keys; parameters after a custom call's input */
+    uint32_t repaired_values; /* not JSON, too deep or too long: passed on as strings */
+    uint32_t dropped_calls;   /* beyond the limit */
+    uint64_t ignored_bytes;   /* after the block */
+    uint64_t bad_utf8;        /* sequences replaced by U+FFFD */
 } ds_parser_stats;
 
 /* On success *out owns the parser, else *out is NULL. DS_E_ARG, DS_E_NOMEM. */

@@ -54,7 +54,7 @@ static void args_string(ds_parser *p, const char *s, size_t n)
 
 static void trim(const char **s, size_t *n)
 {
-    while (*n && is_space((uint8_t)**s))
+    while (*n && is_space((uint8_t) * *s))
         ++*s, --*n;
     while (*n && is_space((uint8_t)(*s)[*n - 1]))
         --*n;
@@ -182,7 +182,8 @@ void parser_call_end(ds_parser *p, bool complete)
             }
         } else if (p->emitted) {
             args(p, "}", 1);
-        } else if (p->params == 0 && !p->body_bad && (trim(&body, &n), n > 0) && ds_json_text_object(body, n, DS_PARSER_MAX_DEPTH, NULL, NULL)) {
+        } else if (p->params == 0 && !p->body_bad && (trim(&body, &n), n > 0) &&
+                   ds_json_text_object(body, n, DS_PARSER_MAX_DEPTH, NULL, NULL)) {
             args(p, body, n);
         } else {
             args(p, "{}", 2);
@@ -397,7 +398,10 @@ static void tag_end(ds_parser *p)
         p->wrap_string = p->ptype == 1;
         return;
     }
-    p->vkind = p->ptype == 1 && p->types && !(p->types & DS_TYPE_STRING) ? V_COERCE : p->ptype == 1 ? V_STRING : p->ptype == 0 && p->o.stream_raw ? V_RAW_STREAM : V_RAW;
+    p->vkind = p->ptype == 1 && p->types && !(p->types & DS_TYPE_STRING) ? V_COERCE
+               : p->ptype == 1                                           ? V_STRING
+               : p->ptype == 0 && p->o.stream_raw                        ? V_RAW_STREAM
+                                                                         : V_RAW;
     if (p->vkind == V_STRING)
         args(p, "\"", 1);
 }
@@ -417,7 +421,8 @@ static bool quoted_end(ds_parser *p)
 {
     p->astate = A_SPACE;
     if (p->attr == ATTR_STRING) {
-        bool yes = p->attr_val_n == 4 && memcmp(p->attr_val, "true", 4) == 0, no = p->attr_val_n == 5 && memcmp(p->attr_val, "false", 5) == 0;
+        bool yes = p->attr_val_n == 4 && memcmp(p->attr_val, "true", 4) == 0,
+             no = p->attr_val_n == 5 && memcmp(p->attr_val, "false", 5) == 0;
         p->ptype = yes ? 1 : no ? 0 : -1;
     } else if (p->attr == ATTR_NAME) {
         if (!p->tag_param)

@@ -12,18 +12,18 @@
 
 typedef enum {
     M_NONE,
-    M_THINK_OPEN,   /* <think> */
-    M_THINK_CLOSE,  /* </think> */
-    M_EOS,          /* counts at the very end of the output only */
-    M_BLOCK_OPEN,   /* <｜DSML｜ calls> */
+    M_THINK_OPEN,  /* <think> */
+    M_THINK_CLOSE, /* </think> */
+    M_EOS,         /* counts at the very end of the output only */
+    M_BLOCK_OPEN,  /* <｜DSML｜ calls> */
     M_BLOCK_CLOSE,
-    M_INVOKE,       /* <｜DSML｜ invoke        attributes follow */
-    M_INVOKE_NAME,  /* <｜DSML｜ invoke name=" */
+    M_INVOKE,      /* <｜DSML｜ invoke        attributes follow */
+    M_INVOKE_NAME, /* <｜DSML｜ invoke name=" */
     M_INVOKE_CLOSE,
-    M_PARAM,        /* <｜DSML｜ parameter     attributes follow */
-    M_PARAM_NAME,   /* <｜DSML｜ parameter name=" */
+    M_PARAM,      /* <｜DSML｜ parameter     attributes follow */
+    M_PARAM_NAME, /* <｜DSML｜ parameter name=" */
     M_PARAM_CLOSE,
-    M_STOP,         /* a stop sequence */
+    M_STOP, /* a stop sequence */
 } marker;
 
 typedef struct {
@@ -42,15 +42,15 @@ typedef struct { /* the markers that one state looks for; none is a prefix of an
 typedef enum {
     S_REASON,
     S_CONTENT,
-    S_JSON_PRE,   /* JSON mode: before the value */
+    S_JSON_PRE, /* JSON mode: before the value */
     S_JSON,
     S_JSON_AFTER,
-    S_BLOCK,      /* between calls */
-    S_TAG,        /* attributes of an invoke or parameter tag */
-    S_BODY,       /* in a call, between parameters */
+    S_BLOCK, /* between calls */
+    S_TAG,   /* attributes of an invoke or parameter tag */
+    S_BODY,  /* in a call, between parameters */
     S_VALUE,
-    S_BAD,        /* in a malformed call, which is content */
-    S_ORPHAN,     /* in a call without a block, held until it closes */
+    S_BAD,    /* in a malformed call, which is content */
+    S_ORPHAN, /* in a call without a block, held until it closes */
     S_END,
     S_COUNT,
 } state;
@@ -74,9 +74,9 @@ struct ds_parser {
     ds_parser_opts o;
     ds_parser_stats stats;
     state state;
-    bool lead;     /* nothing visible yet: newlines are dropped */
+    bool lead; /* nothing visible yet: newlines are dropped */
     bool done;
-    bool single;   /* done because max_calls closed */
+    bool single; /* done because max_calls closed */
     bool think_dropped;
     uint32_t calls_closed;
 
@@ -92,13 +92,13 @@ struct ds_parser {
     /* held text */
     size_t nl, swallowed; /* swallowed: newlines that the last marker dropped */
     unsigned cl;
-    uint64_t alive;    /* literals of the state's set that still fit */
+    uint64_t alive; /* literals of the state's set that still fit */
     const literal *cand;
     uint32_t k;
     const stop *kstop;
 
-    uint64_t pos;      /* position of the first byte that the state hasn't consumed */
-    uint8_t u8[4];     /* incomplete sequence */
+    uint64_t pos;  /* position of the first byte that the state hasn't consumed */
+    uint8_t u8[4]; /* incomplete sequence */
     unsigned u8n;
 
     /* reasoning tokens: the last pushes, and where the reasoning ended */
@@ -130,13 +130,13 @@ struct ds_parser {
     uint64_t hdr_pos;
 
     /* call */
-    bool open;          /* announced and not ended */
-    unsigned flags;     /* DS_PARSE_DECLARED, DS_PARSE_CUSTOM */
+    bool open;      /* announced and not ended */
+    unsigned flags; /* DS_PARSE_DECLARED, DS_PARSE_CUSTOM */
     char name[DS_PARSER_MAX_NAME];
     size_t name_n, name_end; /* collected; without trailing white space */
     bool name_over;
     uint32_t params, emitted;
-    bool custom_text;   /* its input is being passed on as text */
+    bool custom_text; /* its input is being passed on as text */
     bool custom_json;
     bool body_bad;
 
@@ -144,15 +144,15 @@ struct ds_parser {
     char key[DS_PARSER_MAX_KEY];
     size_t key_n;
     bool key_long, skip, wrap;
-    int ptype;          /* 1 string="true", 0 "false", -1 missing or else */
+    int ptype; /* 1 string="true", 0 "false", -1 missing or else */
     value_kind vkind;
-    bool wrap_pending;  /* a closed value is held: the call's only parameter so far */
+    bool wrap_pending; /* a closed value is held: the call's only parameter so far */
     bool wrap_string;
-    unsigned types;     /* DS_TYPE_ bits of the key's schema, 0 = not known */
+    unsigned types; /* DS_TYPE_ bits of the key's schema, 0 = not known */
 
-    char *vbuf;         /* held value, or the body of a call without parameters */
+    char *vbuf; /* held value, or the body of a call without parameters */
     size_t vn, vcap;
-    char *obuf;         /* held orphan call */
+    char *obuf;                    /* held orphan call */
     size_t on, ocap, o_head, o_nl; /* o_head: bytes of the marker; o_nl: newlines before it */
     uint64_t o_pos;
     bool o_checked; /* its name is complete and declared */
@@ -163,7 +163,8 @@ struct ds_parser {
 };
 
 /* parser.c */
-size_t parser_scan(ds_parser *p, const marker_set *set, const uint8_t *s, size_t n, size_t nl_max, unsigned swallow, bool stops, marker *hit);
+size_t parser_scan(ds_parser *p, const marker_set *set, const uint8_t *s, size_t n, size_t nl_max, unsigned swallow, bool stops,
+                   marker *hit);
 void parser_emit(ds_parser *p, ds_parse_kind kind, const char *s, size_t n);
 void parser_feed(ds_parser *p, const uint8_t *s, size_t n);
 void parser_flush_held(ds_parser *p, uint64_t end);

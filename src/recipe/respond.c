@@ -70,11 +70,13 @@ void respond_chat_usage(ds_stream *s, ds_buf *b)
     ds_stream_usage u;
 
     ds_stream_get_usage(s, &u);
-    ds_buf_printf(b, "{\"prompt_tokens\":%lu,\"completion_tokens\":%lu,\"total_tokens\":%lu,\"prompt_tokens_details\":{\"cached_tokens\":%lu}", u.prompt_tokens,
-                  u.output_tokens, u.prompt_tokens + u.output_tokens, u.cached_tokens);
+    ds_buf_printf(b,
+                  "{\"prompt_tokens\":%lu,\"completion_tokens\":%lu,\"total_tokens\":%lu,\"prompt_tokens_details\":{\"cached_tokens\":%lu}",
+                  u.prompt_tokens, u.output_tokens, u.prompt_tokens + u.output_tokens, u.cached_tokens);
     if (s->info->thinking && u.reasoning_known)
         ds_buf_printf(b, ",\"completion_tokens_details\":{\"reasoning_tokens\":%lu}", u.reasoning_tokens);
-    ds_buf_printf(b, ",\"prompt_cache_hit_tokens\":%lu,\"prompt_cache_miss_tokens\":%lu}", u.cached_tokens, u.prompt_tokens - u.cached_tokens);
+    ds_buf_printf(b, ",\"prompt_cache_hit_tokens\":%lu,\"prompt_cache_miss_tokens\":%lu}", u.cached_tokens,
+                  u.prompt_tokens - u.cached_tokens);
 }
 
 void respond_seal(ds_stream *s, item *it)
@@ -266,7 +268,8 @@ static void close_item(choice *c)
     flush(c);
     it->open = false;
     c->cur = NULL;
-    if (it->kind == ITEM_REASONING && ((s->info->proto == DS_PROTO_RESPONSES && s->info->include_encrypted_reasoning) || s->info->proto == DS_PROTO_MESSAGES))
+    if (it->kind == ITEM_REASONING &&
+        ((s->info->proto == DS_PROTO_RESPONSES && s->info->include_encrypted_reasoning) || s->info->proto == DS_PROTO_MESSAGES))
         respond_seal(s, it);
     if (s->o.sink && !s->oom)
         s->proto->close(s, c, it);
@@ -479,7 +482,9 @@ static ds_rc make_parser(ds_stream *s, choice *c, ds_err *err)
         .sink = on_event,
         .ctx = c,
         .start = starts[i->start],
-        .tools = i->parse_tools ? DS_PARSER_TOOLS_ON : i->suppress_markup ? DS_PARSER_TOOLS_SUPPRESS : DS_PARSER_TOOLS_OFF,
+        .tools = i->parse_tools       ? DS_PARSER_TOOLS_ON
+                 : i->suppress_markup ? DS_PARSER_TOOLS_SUPPRESS
+                                      : DS_PARSER_TOOLS_OFF,
         .json_mode = i->json_mode,
         .strict_thinking = i->opts.strict_thinking,
         .preserve_newlines = i->opts.preserve_newlines,

@@ -48,7 +48,8 @@ static void begin(ds_stream *s)
 {
     for (uint32_t k = 0; k < s->n_choices && s->o.sink; k++) {
         chunk_begin(s, &s->choices[k]);
-        ds_buf_puts(&s->ev, s->info->thinking ? "{\"role\":\"assistant\",\"content\":null,\"reasoning_content\":\"\"}" : "{\"role\":\"assistant\",\"content\":\"\"}");
+        ds_buf_puts(&s->ev, s->info->thinking ? "{\"role\":\"assistant\",\"content\":null,\"reasoning_content\":\"\"}"
+                                              : "{\"role\":\"assistant\",\"content\":\"\"}");
         ds_buf_puts(&s->ev, ",\"logprobs\":null");
         chunk_end(s, NULL, false);
     }
@@ -97,7 +98,8 @@ static void delta(ds_stream *s, choice *c, item *it, const char *text, size_t n,
             ds_buf_puts(&s->ev, "}}");
             break;
         }
-        ds_buf_printf(&s->ev, "{\"tool_calls\":[{\"index\":%u,\"%s\":{\"%s\":", it->call, it->custom ? "custom" : "function", it->custom ? "input" : "arguments");
+        ds_buf_printf(&s->ev, "{\"tool_calls\":[{\"index\":%u,\"%s\":{\"%s\":", it->call, it->custom ? "custom" : "function",
+                      it->custom ? "input" : "arguments");
         respond_str(&s->ev, text, n);
         ds_buf_puts(&s->ev, "}}]}");
         break;
@@ -204,7 +206,10 @@ static void body(ds_stream *s, ds_buf *b)
     head(s, b, "chat.completion");
     for (uint32_t k = 0; k < s->n_choices; k++) {
         const choice *c = &s->choices[k];
-        ds_buf_printf(b, k ? ",{\"index\":%u,\"message\":{\"role\":\"assistant\",\"content\":" : "{\"index\":%u,\"message\":{\"role\":\"assistant\",\"content\":", k);
+        ds_buf_printf(b,
+                      k ? ",{\"index\":%u,\"message\":{\"role\":\"assistant\",\"content\":"
+                        : "{\"index\":%u,\"message\":{\"role\":\"assistant\",\"content\":",
+                      k);
         joined(b, c, ITEM_TEXT);
         if (s->info->thinking) {
             ds_buf_puts(b, ",\"reasoning_content\":");

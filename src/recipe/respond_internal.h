@@ -26,15 +26,15 @@ typedef struct {
     const ds_tool *tool; /* CALL; NULL: not declared */
     ds_buf name, text;
     size_t sent;
-    ds_buf lp;           /* log-probabilities of the text: JSON objects joined by commas */
+    ds_buf lp; /* log-probabilities of the text: JSON objects joined by commas */
     size_t lp_sent;
-    char *sealed;        /* REASONING: encrypted text once closed, NULL if none */
+    char *sealed; /* REASONING: encrypted text once closed, NULL if none */
     size_t sealed_n;
 } item;
 
-typedef struct { /* a token whose text hasn't come out of the parser yet */
-    uint64_t end;        /* position after its last byte */
-    size_t from, to;     /* its entry in choice.lp */
+typedef struct {     /* a token whose text hasn't come out of the parser yet */
+    uint64_t end;    /* position after its last byte */
+    size_t from, to; /* its entry in choice.lp */
 } lp_wait;
 
 typedef struct {
@@ -43,17 +43,17 @@ typedef struct {
     ds_parser *parser;
     item *items;
     size_t n_items, cap_items;
-    item *cur;           /* the open item, NULL if none */
+    item *cur; /* the open item, NULL if none */
     bool finished, untracked;
     ds_finish finish;
-    ds_buf lp;           /* entries that wait */
+    ds_buf lp; /* entries that wait */
     lp_wait *wait;
     size_t n_wait, cap_wait, wait_head;
-    ds_buf echo;         /* completions: the prompt, if it is repeated */
+    ds_buf echo; /* completions: the prompt, if it is repeated */
     /* completions: log-probabilities in that protocol's shape */
     ds_buf tokens, token_logprobs, top_logprobs, text_offset;
-    size_t lp_sent[4];   /* of these lists */
-    uint64_t chars;      /* code points of the text so far */
+    size_t lp_sent[4]; /* of these lists */
+    uint64_t chars;    /* code points of the text so far */
 } choice;
 
 typedef struct {
@@ -78,11 +78,11 @@ struct ds_stream {
     uint32_t n_choices, n_finished;
     bool begun, failed, logprobs;
     uint64_t prompt_tokens, cached_tokens;
-    uint64_t sequence;   /* Responses: sequence_number of the next event */
+    uint64_t sequence; /* Responses: sequence_number of the next event */
     bool pinged;
-    ds_buf ev;           /* the event that is being written */
-    ds_buf out;          /* body or items */
-    bool oom;            /* an allocation failed */
+    ds_buf ev;                   /* the event that is being written */
+    ds_buf out;                  /* body or items */
+    bool oom;                    /* an allocation failed */
     struct tool_schema *schemas; /* parsed parameters of the tools, when an option needs them */
 };
 

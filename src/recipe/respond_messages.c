@@ -6,7 +6,9 @@ static void usage(ds_stream *s, ds_buf *b, bool output)
     ds_stream_usage u;
 
     ds_stream_get_usage(s, &u);
-    ds_buf_printf(b, "{\"input_tokens\":%lu,\"cache_creation_input_tokens\":0,\"cache_read_input_tokens\":%lu,\"output_tokens\":%lu,\"service_tier\":\"standard\"}",
+    ds_buf_printf(b,
+                  "{\"input_tokens\":%lu,\"cache_creation_input_tokens\":0,\"cache_read_input_tokens\":%lu,\"output_tokens\":%lu,\"service_"
+                  "tier\":\"standard\"}",
                   u.prompt_tokens - u.cached_tokens, u.cached_tokens, output ? u.output_tokens : 0);
 }
 
@@ -22,8 +24,8 @@ static void head(ds_stream *s, ds_buf *b)
 static void stop(ds_stream *s, ds_buf *b, const choice *c)
 {
     static const char *const reasons[] = {
-        [DS_FINISH_STOP] = "end_turn",         [DS_FINISH_TOOL_CALLS] = "tool_use",      [DS_FINISH_STOP_SEQUENCE] = "stop_sequence",
-        [DS_FINISH_LENGTH] = "max_tokens",     [DS_FINISH_CONTENT_FILTER] = "refusal",   [DS_FINISH_END_OF_STREAM] = "end_turn",
+        [DS_FINISH_STOP] = "end_turn",     [DS_FINISH_TOOL_CALLS] = "tool_use",    [DS_FINISH_STOP_SEQUENCE] = "stop_sequence",
+        [DS_FINISH_LENGTH] = "max_tokens", [DS_FINISH_CONTENT_FILTER] = "refusal", [DS_FINISH_END_OF_STREAM] = "end_turn",
     };
     ds_str seq = respond_stop(s, c);
 

@@ -142,7 +142,8 @@ static void usage(ds_stream *s, ds_buf *b)
 
     ds_stream_get_usage(s, &u);
     ds_buf_printf(b,
-                  "{\"input_tokens\":%lu,\"input_tokens_details\":{\"cached_tokens\":%lu},\"output_tokens\":%lu,\"output_tokens_details\":{\"reasoning_tokens\":%lu},"
+                  "{\"input_tokens\":%lu,\"input_tokens_details\":{\"cached_tokens\":%lu},\"output_tokens\":%lu,\"output_tokens_details\":{"
+                  "\"reasoning_tokens\":%lu},"
                   "\"total_tokens\":%lu}",
                   u.prompt_tokens, u.cached_tokens, u.output_tokens, u.reasoning_tokens, u.prompt_tokens + u.output_tokens);
 }
@@ -166,14 +167,24 @@ static void response(ds_stream *s, ds_buf *b, const ds_api_error *e)
     respond_str(b, s->id, strlen(s->id));
     ds_buf_printf(b, ",\"object\":\"response\",\"created_at\":%ld,\"model\":", (long)s->o.created);
     respond_str(b, s->model.p, s->model.n);
-    ds_buf_printf(b, ",\"status\":\"%s\",\"completed_at\":", e ? "failed" : !c->finished ? "in_progress" : why ? "incomplete" : "completed");
+    ds_buf_printf(b, ",\"status\":\"%s\",\"completed_at\":",
+                  e              ? "failed"
+                  : !c->finished ? "in_progress"
+                  : why          ? "incomplete"
+                                 : "completed");
     if (completed)
         ds_buf_printf(b, "%ld", (long)(s->o.now ? s->o.now() : s->o.created));
     else
         ds_buf_puts(b, "null");
     if (e) {
         ds_buf_puts(b, ",\"error\":{\"code\":");
-        respond_str(b, e->code ? e->code : e->type ? e->type : "server_error", strlen(e->code ? e->code : e->type ? e->type : "server_error"));
+        respond_str(b,
+                    e->code   ? e->code
+                    : e->type ? e->type
+                              : "server_error",
+                    strlen(e->code   ? e->code
+                           : e->type ? e->type
+                                     : "server_error"));
         ds_buf_puts(b, ",\"message\":");
         respond_str(b, e->message, strlen(e->message));
         ds_buf_puts(b, "}");

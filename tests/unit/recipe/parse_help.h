@@ -7,20 +7,20 @@
 #include "recipe/parser.h"
 #include "test.h"
 
-#define D "\xef\xbd\x9c" "DSML\xef\xbd\x9c"
+#define D "｜DSML｜"
 #define OPEN "<" D " calls>"
 #define CLOSE "</" D " calls>"
 #define INV(name) "<" D " invoke name=\"" name "\">"
 #define INV_END "</" D " invoke>"
 #define STR(key, value) "<" D " parameter name=\"" key "\" string=\"true\">" value "</" D " parameter>"
 #define RAW(key, value) "<" D " parameter name=\"" key "\" string=\"false\">" value "</" D " parameter>"
-#define EOS "<\xef\xbd\x9c" "end\xe2\x96\x81of\xe2\x96\x81sentence\xef\xbd\x9c>"
+#define EOS "<｜end▁of▁sentence｜>"
 
 typedef struct {
-    ds_buf log;       /* R{…}C{…}call{name:args} — adjacent pieces joined */
-    ds_buf args;      /* of the open call */
+    ds_buf log;  /* R{…}C{…}call{name:args} — adjacent pieces joined */
+    ds_buf args; /* of the open call */
     ds_parse_kind last;
-    bool custom;      /* the open call's pieces are text, not JSON */
+    bool custom; /* the open call's pieces are text, not JSON */
     bool stream_raw;
     uint64_t text_end;
 } parse_run;
@@ -59,7 +59,8 @@ static inline void parse_record(void *ctx, const ds_parse_event *ev)
         ds_buf_put(&r->args, ev->bytes, ev->n);
         break;
     case DS_PARSE_CALL_END:
-        if (ev->complete && !r->custom && !r->stream_raw && !ds_json_text_object(ds_buf_str(&r->args), r->args.len, DS_PARSER_MAX_DEPTH + 1, NULL, NULL))
+        if (ev->complete && !r->custom && !r->stream_raw &&
+            !ds_json_text_object(ds_buf_str(&r->args), r->args.len, DS_PARSER_MAX_DEPTH + 1, NULL, NULL))
             fail_msg("arguments of a complete call are no JSON object: %s", ds_buf_str(&r->args));
         ds_buf_put(&r->log, ds_buf_str(&r->args), r->args.len);
         ds_buf_puts(&r->log, ev->complete ? "|" : "|cut|");
@@ -70,8 +71,8 @@ static inline void parse_record(void *ctx, const ds_parse_event *ev)
 }
 
 /* Parses with cuts after the given offsets (ascending); the log ends with the finish reason. Free with ds_buf_free(&run->log). */
-static inline void parse_cut(parse_run *r, const ds_parser_opts *opts, const char *text, size_t n, const size_t *cuts, size_t n_cuts, ds_backend_end end,
-                             ds_parser_stats *stats)
+static inline void parse_cut(parse_run *r, const ds_parser_opts *opts, const char *text, size_t n, const size_t *cuts, size_t n_cuts,
+                             ds_backend_end end, ds_parser_stats *stats)
 {
     static const char *const finish[] = { "stop", "tool_calls", "stop_sequence", "length", "content_filter", "end_of_stream" };
     ds_parser_opts o = *opts;
@@ -108,7 +109,8 @@ static inline uint64_t help_random(uint64_t *s)
 }
 
 /* Whole, byte by byte, every two pieces, `random` random partitions: all the same. Returns the log (static buffer of the caller's). */
-static inline void parse_every_way(const ds_parser_opts *opts, const char *text, size_t n, ds_backend_end end, unsigned random, ds_buf *log, ds_parser_stats *stats)
+static inline void parse_every_way(const ds_parser_opts *opts, const char *text, size_t n, ds_backend_end end, unsigned random, ds_buf *log,
+                                   ds_parser_stats *stats)
 {
     parse_run whole, r;
     size_t *cuts = malloc((n + 1) * sizeof *cuts);

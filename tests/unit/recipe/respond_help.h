@@ -9,7 +9,7 @@
 #include "base/json.h"
 #include "test.h"
 
-#define D "\xef\xbd\x9c" "DSML\xef\xbd\x9c"
+#define D "｜DSML｜"
 #define CALLS(x) "\n\n<" D " calls>\n" x "\n</" D " calls>"
 #define CALL(name, params) "<" D " invoke name=\"" name "\">\n" params "\n</" D " invoke>\n"
 #define STR(key, value) "<" D " parameter name=\"" key "\" string=\"true\">" value "</" D " parameter>"
@@ -19,12 +19,12 @@
 
 typedef struct {
     const char *what;
-    const char *request;  /* members after "model":"m" */
-    const char *set;      /* an option, or NULL */
-    const char *output;   /* the model's; pieces end at \x1f */
+    const char *request; /* members after "model":"m" */
+    const char *set;     /* an option, or NULL */
+    const char *output;  /* the model's; pieces end at \x1f */
     ds_stream_end end;
-    const char *events;   /* texts that stand in the event log in this order, separated by \n; a leading ! must not stand anywhere */
-    const char *body;     /* the same for the body */
+    const char *events; /* texts that stand in the event log in this order, separated by \n; a leading ! must not stand anywhere */
+    const char *body;   /* the same for the body */
 } respond_case;
 
 static inline char *unquote(const char *s)
@@ -142,8 +142,8 @@ static inline void run_respond(ds_proto proto, const respond_case *c)
     ds_request_destroy(r);
 }
 
-#define RUN_RESPOND(proto, cases)                                        \
-    for (size_t i_ = 0; i_ < sizeof(cases) / sizeof *(cases); i_++)      \
+#define RUN_RESPOND(proto, cases)                                   \
+    for (size_t i_ = 0; i_ < sizeof(cases) / sizeof *(cases); i_++) \
     run_respond(proto, &(cases)[i_])
 
 #endif

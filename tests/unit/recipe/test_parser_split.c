@@ -31,15 +31,50 @@ static const char *pick(uint64_t *seed, const char *const *from, size_t n)
 
 static void put_text(ds_buf *b, uint64_t *seed, unsigned most)
 {
-    static const char *const bits[] = { "a", " ", "\n", "\n\n", "word ", "<", "<b>", "</", "</think>", "<think>", "\xe6\x97\xa5", "\xf0\x9f\xa6\x80", "END", "EN", "{", "}", "[", "]", "\"", "\\",
-                                        "```json\n", "```", "`", "<" D, "</" D, D, "<|DSML|", OPEN, CLOSE, INV("f"), "\x01", "\xff", "\xe6\x97", EOS, "<\xef\xbd\x9c" };
+    static const char *const bits[] = { "a",
+                                        " ",
+                                        "\n",
+                                        "\n\n",
+                                        "word ",
+                                        "<",
+                                        "<b>",
+                                        "</",
+                                        "</think>",
+                                        "<think>",
+                                        "\xe6\x97\xa5",
+                                        "\xf0\x9f\xa6\x80",
+                                        "END",
+                                        "EN",
+                                        "{",
+                                        "}",
+                                        "[",
+                                        "]",
+                                        "\"",
+                                        "\\",
+                                        "```json\n",
+                                        "```",
+                                        "`",
+                                        "<" D,
+                                        "</" D,
+                                        D,
+                                        "<|DSML|",
+                                        OPEN,
+                                        CLOSE,
+                                        INV("f"),
+                                        "\x01",
+                                        "\xff",
+                                        "\xe6\x97",
+                                        EOS,
+                                        "<｜" };
     for (unsigned n = (unsigned)(help_random(seed) % (most + 1)); n; n--)
         ds_buf_puts(b, PICK(bits));
 }
 
 static void put_value(ds_buf *b, uint64_t *seed)
 {
-    static const char *const values[] = { "1", "true", "null", "[1, 2]", "{\"a\": 1}", "{\"a\": {\"b\": [\"x\"]}}", "True", "NaN", "1e999", "", "\"x\"", "\"\\ud83d\"", "-", "[", "nul", "x y\n", "\n", "line\n" };
+    static const char *const values[] = { "1",    "true", "null",  "[1, 2]", "{\"a\": 1}", "{\"a\": {\"b\": [\"x\"]}}",
+                                          "True", "NaN",  "1e999", "",       "\"x\"",      "\"\\ud83d\"",
+                                          "-",    "[",    "nul",   "x y\n",  "\n",         "line\n" };
     if (help_random(seed) % 3)
         ds_buf_puts(b, PICK(values));
     else
@@ -89,7 +124,13 @@ static void put_output(ds_buf *b, uint64_t *seed)
 
 static void all_the_same(void **state)
 {
-    static const char *const stops[] = { "END", "\n\n", "E", "\xe6\x97\xa5" "END", "</t", "]" };
+    static const char *const stops[] = { "END",
+                                         "\n\n",
+                                         "E",
+                                         "\xe6\x97\xa5"
+                                         "END",
+                                         "</t",
+                                         "]" };
     static const size_t lens[] = { 3, 2, 1, 6, 3, 1 };
     ds_buf text = { 0 }, log = { 0 };
     uint64_t seed = 20261129;
@@ -100,7 +141,9 @@ static void all_the_same(void **state)
         uint64_t bits = help_random(&seed);
         ds_parser_opts o = {
             .start = (ds_parser_start)(bits & 7) % 5,
-            .tools = bits >> 3 & 3 ? DS_PARSER_TOOLS_ON : bits >> 5 & 1 ? DS_PARSER_TOOLS_OFF : DS_PARSER_TOOLS_SUPPRESS,
+            .tools = bits >> 3 & 3   ? DS_PARSER_TOOLS_ON
+                     : bits >> 5 & 1 ? DS_PARSER_TOOLS_OFF
+                                     : DS_PARSER_TOOLS_SUPPRESS,
             .json_mode = (bits >> 6 & 7) == 0,
             .strict_thinking = (bits >> 9 & 3) == 0,
             .preserve_newlines = (bits >> 11 & 3) == 0,

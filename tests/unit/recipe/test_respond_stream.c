@@ -69,7 +69,8 @@ static void ids(void **state)
     assert_ok(ds_stream_token(s, 0, EOS, NULL, &err));
     assert_ok(ds_stream_finish(s, 0, DS_END_STOP, &err));
     expect("ids", ds_buf_str(&log),
-           "'system_fingerprint':'fp'\n'reasoning_content':'t'\n'content':'\xf0\x9f\xa6\x80'\n'content':'!'\n'usage':{'prompt_tokens':5,'completion_tokens':11,'total_tokens':16,"
+           "'system_fingerprint':'fp'\n'reasoning_content':'t'\n'content':'\xf0\x9f\xa6\x80'\n'content':'!'\n'usage':{'prompt_tokens':5,'"
+           "completion_tokens':11,'total_tokens':16,"
            "'prompt_tokens_details':{'cached_tokens':5},'completion_tokens_details':{'reasoning_tokens':4}\n!place\n!sentence");
     assert_string_equal(ds_stream_finish_reason(s, 0), "stop");
     ds_stream_destroy(s);
@@ -83,7 +84,9 @@ static void ids(void **state)
     ds_request_destroy(r);
 }
 
-#define ENTRY(t, b) "{'token':'" t "','logprob':-0.25,'bytes':[" b "],'top_logprobs':[{'token':'a','logprob':-0.25,'bytes':[97]},{'token':'b','logprob':-9999.0,'bytes':[98]}]}"
+#define ENTRY(t, b)                                \
+    "{'token':'" t "','logprob':-0.25,'bytes':[" b \
+    "],'top_logprobs':[{'token':'a','logprob':-0.25,'bytes':[97]},{'token':'b','logprob':-9999.0,'bytes':[98]}]}"
 
 static void run_logprobs(ds_proto proto, const char *request, const char *events, const char *body)
 {
@@ -95,7 +98,12 @@ static void run_logprobs(ds_proto proto, const char *request, const char *events
     size_t n;
 
     assert_ok(ds_stream_create(&s, r, &(ds_stream_opts){ .id = "R", .tokenizer = tok, .sink = log_event, .ctx = &log }, &err));
-    push_text(s, proto == DS_PROTO_COMPLETIONS ? "o\xc3\xa9" "END" : "t</think>\n\no\xc3\xa9" "END", true);
+    push_text(s,
+              proto == DS_PROTO_COMPLETIONS ? "o\xc3\xa9"
+                                              "END"
+                                            : "t</think>\n\no\xc3\xa9"
+                                              "END",
+              true);
     assert_true(ds_stream_done(s, 0));
     assert_ok(ds_stream_finish(s, 0, DS_END_STOP, &err));
     assert_ok(ds_stream_body(s, &json, &n, &err));
@@ -110,17 +118,31 @@ static void logprobs(void **state)
 {
     (void)state;
     /* markup and what a stop sequence cut have no entries; half a character has its bytes, and the text U+FFFD */
-    run_logprobs(DS_PROTO_CHAT, "'messages':[{'role':'user','content':'x'}],'stream':true,'logprobs':true,'top_logprobs':2,'stop':'END'",
-                 "'reasoning_content':'t'},'logprobs':{'reasoning_content':[" ENTRY("t", "116") "]}\n'content':'o','reasoning_content':null},'logprobs':{'content':[" ENTRY("o", "111") "]}\n"
-                 "'content':'\xc3\xa9','reasoning_content':null},'logprobs':{'content':[" ENTRY("\xef\xbf\xbd", "195") "," ENTRY("\xef\xbf\xbd", "169") "]}\n'logprobs':null,'finish_reason':'stop'",
-                 "'logprobs':{'content':[" ENTRY("o", "111") "," ENTRY("\xef\xbf\xbd", "195") "," ENTRY("\xef\xbf\xbd", "169") "],'reasoning_content':[" ENTRY("t", "116") "]},'finish_reason'");
+    run_logprobs(
+        DS_PROTO_CHAT, "'messages':[{'role':'user','content':'x'}],'stream':true,'logprobs':true,'top_logprobs':2,'stop':'END'",
+        "'reasoning_content':'t'},'logprobs':{'reasoning_content':[" ENTRY(
+            "t", "116") "]}\n'content':'o','reasoning_content':null},'"
+                        "logprobs':{'content':[" ENTRY("o", "111") "]}\n"
+                                                                   "'content':'\xc3\xa9','reasoning_content'"
+                                                                   ":null},'logprobs':{'content':[" ENTRY("\xef\xbf\xbd", "195") "," ENTRY(
+                                                                       "\xef\xbf\xbd", "169") "]}\n'"
+                                                                                              "logprobs':"
+                                                                                              "null,'"
+                                                                                              "finish_"
+                                                                                              "reason':'"
+                                                                                              "stop'",
+        "'logprobs':{'content':[" ENTRY("o", "111") "," ENTRY("\xef\xbf\xbd", "195") "," ENTRY(
+            "\xef\xbf\xbd", "169") "],'reasoning_content':[" ENTRY("t", "116") "]},'finish_reason'");
     run_logprobs(DS_PROTO_RESPONSES, "'input':'x','top_logprobs':2,'include':['message.output_text.logprobs'],'stop':'END'",
-                 "'delta':'o','logprobs':[" ENTRY("o", "111") "]}\n'response.output_text.done'\n'text':'o\xc3\xa9','logprobs':[" ENTRY("o", "111") ",",
+                 "'delta':'o','logprobs':[" ENTRY("o", "111") "]}\n'response.output_text.done'\n'text':'o\xc3\xa9','logprobs':[" ENTRY(
+                     "o", "111") ",",
                  "'logprobs':[" ENTRY("o", "111") "," ENTRY("\xef\xbf\xbd", "195") "," ENTRY("\xef\xbf\xbd", "169") "],'text':'o\xc3\xa9'");
     run_logprobs(DS_PROTO_COMPLETIONS, "'prompt':'p','stream':true,'logprobs':2,'stop':'END'",
-                 "{'text':'o','index':0,'logprobs':{'tokens':['o'],'token_logprobs':[-0.25],'top_logprobs':[{'a':-0.25,'b':-9999.0}],'text_offset':[0]}\n'text':'\xc3\xa9'\n"
+                 "{'text':'o','index':0,'logprobs':{'tokens':['o'],'token_logprobs':[-0.25],'top_logprobs':[{'a':-0.25,'b':-9999.0}],'text_"
+                 "offset':[0]}\n'text':'\xc3\xa9'\n"
                  "'logprobs':{'tokens':['\xef\xbf\xbd','\xef\xbf\xbd']",
-                 "'logprobs':{'tokens':['o','\xef\xbf\xbd','\xef\xbf\xbd'],'token_logprobs':[-0.25,-0.25,-0.25],'top_logprobs':[{'a'\n'text_offset':[0,1,1]}");
+                 "'logprobs':{'tokens':['o','\xef\xbf\xbd','\xef\xbf\xbd'],'token_logprobs':[-0.25,-0.25,-0.25],'top_logprobs':[{'a'\n'"
+                 "text_offset':[0,1,1]}");
 }
 
 static void sealed(void **state)
@@ -133,7 +155,9 @@ static void sealed(void **state)
     assert_ok(ds_seal_create(&seal, keys, 1, &err));
     for (int messages = 0; messages < 2; messages++) {
         ds_request *r = make_request(messages ? DS_PROTO_MESSAGES : DS_PROTO_RESPONSES,
-                                     messages ? "'max_tokens':9,'messages':[{'role':'user','content':'x'}]" : "'input':'x','include':['reasoning.encrypted_content']", NULL);
+                                     messages ? "'max_tokens':9,'messages':[{'role':'user','content':'x'}]"
+                                              : "'input':'x','include':['reasoning.encrypted_content']",
+                                     NULL);
         ds_buf log = { 0 };
         ds_stream *s;
         const char *json, *mark = messages ? "\"signature\":\"" : "\"encrypted_content\":\"";
@@ -166,7 +190,10 @@ static void failures(void **state)
         const char *request, *event;
     } cases[] = {
         { DS_PROTO_CHAT, "'messages':[{'role':'user','content':'x'}],'stream':true", "{'error':{'message':'too busy'" },
-        { DS_PROTO_RESPONSES, "'input':'x'", "response.failed {'type':'response.failed'\n'status':'failed','completed_at':null,'error':{'code':'server_is_overloaded','message':'too busy'}\n'status':'incomplete'" },
+        { DS_PROTO_RESPONSES, "'input':'x'",
+          "response.failed "
+          "{'type':'response.failed'\n'status':'failed','completed_at':null,'error':{'code':'server_is_overloaded','message':'too "
+          "busy'}\n'status':'incomplete'" },
         { DS_PROTO_MESSAGES, "'max_tokens':9,'messages':[{'role':'user','content':'x'}]", "error {'type':'error','error':{'type':'" },
         { DS_PROTO_COMPLETIONS, "'prompt':'x','stream':true", "{'error':{'message':'too busy'" },
     };
@@ -235,7 +262,8 @@ static ds_rc attempt(void *ctx, ds_err *err)
     ds_stream *s;
     const char *json;
     size_t n;
-    ds_rc rc = ds_stream_create(&s, ctx, &(ds_stream_opts){ .id = "R", .tokenizer = tok, .sink = ignore_event, .max_value_bytes = 4096 }, err);
+    ds_rc rc =
+        ds_stream_create(&s, ctx, &(ds_stream_opts){ .id = "R", .tokenizer = tok, .sink = ignore_event, .max_value_bytes = 4096 }, err);
 
     if (rc != DS_OK)
         return rc;
@@ -256,9 +284,11 @@ static void memory(void **state)
         ds_proto proto;
         const char *request;
     } cases[] = {
-        { DS_PROTO_CHAT, "'messages':[{'role':'user','content':'x'}],'stream':true,'tools':[{'type':'function','function':{'name':'f','parameters':{'type':'object'}}}]" },
+        { DS_PROTO_CHAT, "'messages':[{'role':'user','content':'x'}],'stream':true,'tools':[{'type':'function','function':{'name':'f','"
+                         "parameters':{'type':'object'}}}]" },
         { DS_PROTO_RESPONSES, "'input':'x','tools':[{'type':'function','name':'f','parameters':{'type':'object'}}]" },
-        { DS_PROTO_MESSAGES, "'max_tokens':9,'messages':[{'role':'user','content':'x'}],'tools':[{'name':'f','input_schema':{'type':'object'}}]" },
+        { DS_PROTO_MESSAGES,
+          "'max_tokens':9,'messages':[{'role':'user','content':'x'}],'tools':[{'name':'f','input_schema':{'type':'object'}}]" },
         { DS_PROTO_COMPLETIONS, "'prompt':'x','echo':true" },
     };
 
@@ -273,8 +303,8 @@ static void memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(ids),      cmocka_unit_test(logprobs), cmocka_unit_test(sealed), cmocka_unit_test(failures),
-        cmocka_unit_test(items),    cmocka_unit_test(framing),  cmocka_unit_test(memory),
+        cmocka_unit_test(ids),   cmocka_unit_test(logprobs), cmocka_unit_test(sealed), cmocka_unit_test(failures),
+        cmocka_unit_test(items), cmocka_unit_test(framing),  cmocka_unit_test(memory),
     };
     return cmocka_run_group_tests(tests, open_small, close_small);
 }
