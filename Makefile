@@ -28,6 +28,7 @@ check:
 recipe-peer: all .venv/bin/python
 	.venv/bin/python -m pytest -q tests/e2e -k peer
 	.venv/bin/python bench/tokenizer_peer.py --build $(BUILD)
+	.venv/bin/python bench/request_peer.py --build $(BUILD)
 .venv/bin/python:
 	python3 -m venv --system-site-packages .venv
 	.venv/bin/pip install -q -r tests/requirements.txt

@@ -299,6 +299,11 @@ size_t ds_request_expand_images(const ds_request *r, uint32_t image_id, uint32_t
  * (*max_tokens receives what remains; may be NULL). */
 ds_rc ds_request_check_length(const ds_request *r, size_t prompt_tokens, uint32_t *max_tokens, ds_api_error *refusal);
 
+/* truncation "auto": drops whole turns from the beginning, until they held at least min_bytes of text; system text at the head and the last turn
+ * stay. *turns receives how many went; 0 = nothing more can go. Images of dropped turns are gone from info.images, and the next render is a new
+ * one: earlier runs are invalid. DS_E_NOMEM. */
+ds_rc ds_request_drop_oldest(ds_request *r, size_t min_bytes, uint32_t *turns, ds_err *err);
+
 /* The input items of a Responses request with those of the chain before it, as the JSON list text of a store record without its brackets
  * ("" when empty): "{…},{…}". Belongs to the request; "" for other protocols. DS_E_NOMEM. */
 ds_rc ds_request_items(ds_request *r, ds_str *items, ds_err *err);

@@ -17,7 +17,6 @@ ds_msg *ds_conv_add(ds_conv *c, ds_region *g, ds_role role)
     else
         c->first = m;
     c->last = m;
-    c->n++;
     return m;
 }
 
@@ -228,7 +227,6 @@ void ds_conv_later_systems_to_user(ds_conv *c)
         if (!head && m->role == DS_ROLE_SYSTEM) {
             if (!m->content.bytes) {
                 *link = m->next;
-                c->n--;
                 continue;
             }
             m->role = DS_ROLE_USER;

@@ -61,7 +61,6 @@ struct ds_msg {
 
 typedef struct {
     ds_msg *first, *last;
-    uint32_t n;
     bool has_tools_field;           /* the request's tools field is not empty, whatever the choice (recipe 2.11) */
     const ds_json *response_schema; /* json_schema */
     bool json_object;

@@ -58,6 +58,69 @@ static ds_rc parse_body(ds_rp *p, ds_proto proto, const char *body, size_t n)
     return p->rc;
 }
 
+static void forget_prompts(ds_request *r)
+{
+    if (r->rendered)
+        for (uint32_t i = 0; i < r->info.n_prompts; i++) {
+            free(r->rendered[i].text);
+            free(r->rendered[i].runs);
+        }
+    r->rendered = NULL;
+}
+
+/* Images in the order of the prompt, which results may have left; those of messages that are gone fall away. */
+static void number_images(ds_request *r)
+{
+    ds_image *list = ds_region_array(&r->mem, r->info.n_images ? r->info.n_images : 1, sizeof *list);
+    uint32_t n = 0;
+
+    if (!list)
+        return;
+    for (ds_msg *m = r->conv.first; m; m = m->next)
+        for (ds_part *p = m->content.first; p; p = p->next)
+            if (p->image >= 0) {
+                list[n] = r->images[p->image];
+                p->image = (int32_t)n++;
+            }
+    r->images = list;
+    r->info.images = list;
+    r->info.n_images = n;
+}
+
+static size_t message_bytes(const ds_msg *m)
+{
+    size_t n = m->content.bytes + m->reasoning.bytes;
+
+    for (const ds_call *c = m->calls; c; c = c->next)
+        n += c->name.n + c->raw.n;
+    return n;
+}
+
+ds_rc ds_request_drop_oldest(ds_request *r, size_t min_bytes, uint32_t *turns, ds_err *err)
+{
+    ds_msg *head = NULL, *last = NULL, *m = r->conv.first; /* last: of what goes */
+    size_t bytes = 0;
+
+    *turns = 0;
+    while (m && m->role == DS_ROLE_SYSTEM) {
+        head = m;
+        m = m->next;
+    }
+    for (; m && m->next && (bytes < min_bytes || !last); m = m->next) {
+        bytes += message_bytes(m);
+        if (m->role == DS_ROLE_ASSISTANT && m->next->role != DS_ROLE_TOOL && m->next->role != DS_ROLE_ASSISTANT) {
+            last = m;
+            ++*turns;
+        }
+    }
+    if (!last)
+        return DS_OK;
+    *(head ? &head->next : &r->conv.first) = last->next;
+    number_images(r);
+    forget_prompts(r);
+    return r->mem.failed ? ds_fail(err, DS_E_NOMEM, "request: out of memory") : DS_OK;
+}
+
 /* What follows from all fields together. */
 static void finish(ds_rp *p)
 {
@@ -66,7 +129,6 @@ static void finish(ds_rp *p)
 
     if (!i->has_max_tokens)
         i->max_tokens = i->thinking ? p->o->default_max_tokens_thinking : p->o->default_max_tokens;
-    i->images = r->images;
     if (i->proto == DS_PROTO_COMPLETIONS) {
         i->start = DS_START_RAW;
         return;
@@ -77,6 +139,8 @@ static void finish(ds_rp *p)
     if (i->opts.recipe_call_order && (i->proto == DS_PROTO_RESPONSES || i->opts.encoding == DS_ENC_V4))
         ds_conv_sort_calls(&r->conv, p->mem);
     ds_conv_order_results(&r->conv, p->mem);
+    if (i->n_images)
+        number_images(r);
     if (r->conv.last && r->conv.last->prefix) {
         const ds_msg *m = r->conv.last;
 
@@ -129,11 +193,7 @@ void ds_request_destroy(ds_request *r)
 {
     if (!r)
         return;
-    if (r->rendered)
-        for (uint32_t i = 0; i < r->info.n_prompts; i++) {
-            free(r->rendered[i].text);
-            free(r->rendered[i].runs);
-        }
+    forget_prompts(r);
     for (ds_doc *d = r->docs; d; d = d->next)
         ds_json_free(d->doc);
     ds_region_free(&r->mem);

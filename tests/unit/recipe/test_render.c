@@ -267,6 +267,64 @@ static void image_ids(void **state)
     ds_request_destroy(r);
 }
 
+/* The list of images follows the prompt, also where results were put in order. */
+static void image_order(void **state)
+{
+    ds_request *r =
+        parse(DS_PROTO_MESSAGES, DS_ENC_V41, NULL,
+              "{'model':'m','messages':[{'role':'user','content':'q'},{'role':'assistant','content':[{'type':'tool_use','id':'1','name':'f'"
+              ",'input':{}},"
+              "{'type':'tool_use','id':'2','name':'f','input':{}}]},{'role':'user','content':[{'type':'image','source':{'type':'url','url':"
+              "'http://c/'}},"
+              "{'type':'tool_result','tool_use_id':'2','content':[{'type':'image','source':{'type':'url','url':'http://b/'}}]},"
+              "{'type':'tool_result','tool_use_id':'1','content':[{'type':'image','source':{'type':'url','url':'http://a/'}}]}]}]}");
+    const ds_request_info_data *i = ds_request_info(r);
+
+    (void)state;
+    assert_int_equal(i->n_images, 3);
+    assert_string_equal(i->images[0].source.p, "http://a/");
+    assert_string_equal(i->images[1].source.p, "http://b/");
+    assert_string_equal(i->images[2].source.p, "http://c/");
+    ds_request_destroy(r);
+}
+
+static void oldest_turns_go(void **state)
+{
+    ds_request *r = parse(DS_PROTO_RESPONSES, DS_ENC_V41, NULL,
+                          "{'model':'m','truncation':'auto','reasoning':{'effort':'none'},'instructions':'S','input':[{'role':'user','"
+                          "content':[{'type':'input_image','image_url':"
+                          "'http://a/"
+                          "'}]},{'role':'assistant','content':'a1'},{'role':'user','content':'u2'},{'type':'function_call','call_id':'1','"
+                          "name':'f','arguments':'{}'},"
+                          "{'type':'function_call_output','call_id':'1','output':'o'},{'role':'assistant','content':'a2'},{'role':'user','"
+                          "content':[{'type':'input_image','image_url':"
+                          "'http://b/'}]}]}");
+    const ds_request_info_data *i = ds_request_info(r);
+    ds_buf b = { 0 };
+    ds_err err = { 0 };
+    uint32_t turns;
+
+    (void)state;
+    assert_true(i->truncation_auto);
+    put_prompt(r, 0, &b);
+    ds_buf_clear(&b);
+    assert_ok(ds_request_drop_oldest(r, 1, &turns, &err));
+    assert_int_equal(turns, 1);
+    put_prompt(r, 0, &b);
+    assert_non_null(strstr(ds_buf_str(&b), "<｜System｜>S<｜User｜>u2<｜Assistant｜>"));
+    assert_int_equal(i->n_images, 1);
+    assert_string_equal(i->images[0].source.p, "http://b/");
+    assert_ok(ds_request_drop_oldest(r, 1000, &turns, &err));
+    assert_int_equal(turns, 1);
+    ds_buf_clear(&b);
+    put_prompt(r, 0, &b);
+    assert_string_equal(ds_buf_str(&b), "<｜begin▁of▁sentence｜><｜System｜>S<｜User｜><｜deepseek_image｜><｜Assistant｜></think>");
+    assert_ok(ds_request_drop_oldest(r, 1000, &turns, &err));
+    assert_int_equal(turns, 0);
+    ds_buf_free(&b);
+    ds_request_destroy(r);
+}
+
 static void image_sizes(void **state)
 {
     static const struct {
@@ -426,7 +484,8 @@ int main(void)
         cmocka_unit_test(golden_tools_prompt), cmocka_unit_test(what_is_control),      cmocka_unit_test(tools_prose),
         cmocka_unit_test(completions),         cmocka_unit_test(where_parsing_starts), cmocka_unit_test(image_layout),
         cmocka_unit_test(image_ids),           cmocka_unit_test(image_sizes),          cmocka_unit_test(options),
-        cmocka_unit_test(large_request),       cmocka_unit_test(failing_allocations),
+        cmocka_unit_test(image_order),         cmocka_unit_test(oldest_turns_go),      cmocka_unit_test(large_request),
+        cmocka_unit_test(failing_allocations),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
