@@ -925,18 +925,23 @@ static void count_reasoning(ds_parser *p, uint64_t begin, uint32_t n_tokens)
     p->r_done = true;
 }
 
-/* The usual small piece: ASCII without '<', not ending in a newline, in text or in a string, with nothing held. False: it isn't one. */
+/* The usual small piece: whole characters without '<', not ending in a newline, in text or in a string, with nothing held. False: it isn't one. */
 static bool push_plain(ds_parser *p, const uint8_t *s, size_t n)
 {
     bool value = p->state == S_VALUE && p->vkind == V_STRING;
+    uint8_t all = 0;
 
     if (n == 0 || n > 64 || p->nl + p->cl + p->k + p->u8n || (p->lead && !value) || s[n - 1] == '\n')
         return false;
     if (!value && p->state != S_REASON && (p->state != S_CONTENT || p->n_stops))
         return false;
-    for (size_t i = 0; i < n; i++)
-        if (s[i] == '<' || s[i] >= 0x80)
+    for (size_t i = 0; i < n; i++) {
+        if (s[i] == '<')
             return false;
+        all |= s[i];
+    }
+    if (all >= 0x80 && utf8_prefix(s, n) != n)
+        return false;
     if (value) {
         parser_value_text(p, (const char *)s, n);
     } else {
