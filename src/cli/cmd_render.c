@@ -186,7 +186,7 @@ static void put_images(ds_buf *b, const ds_request_info_data *i)
     ds_buf_putc(b, ']');
 }
 
-static ds_rc put_ids(renderer *c, ds_request *r, const ds_run *runs, size_t n_runs, ds_buf *b, ds_err *err)
+static ds_rc put_ids(renderer *c, ds_request *r, const ds_run *runs, size_t n_runs, ds_buf *b, ds_api_error *refusal, ds_err *err)
 {
     const uint32_t *given;
     size_t n;
@@ -201,6 +201,9 @@ static ds_rc put_ids(renderer *c, ds_request *r, const ds_run *runs, size_t n_ru
         given = c->ids.p;
         n = c->ids.n;
     }
+    rc = ds_request_check_length(r, n + ds_request_image_extra_tokens(r), NULL, refusal);
+    if (rc != DS_OK)
+        return rc;
     ds_buf_puts(b, ",\"ids\":[");
     for (size_t k = 0; k < n; k++)
         ds_buf_printf(b, k ? ",%u" : "%u", given[k]);
@@ -208,7 +211,8 @@ static ds_rc put_ids(renderer *c, ds_request *r, const ds_run *runs, size_t n_ru
     return DS_OK;
 }
 
-static ds_rc put_result(renderer *c, ds_request *r, ds_buf *b, ds_err *err)
+/* DS_E_FORMAT: refused for its length; what was written so far is to be taken back. */
+static ds_rc put_result(renderer *c, ds_request *r, ds_buf *b, ds_api_error *refusal, ds_err *err)
 {
     const ds_request_info_data *i = ds_request_info(r);
     ds_buf prompt = { 0 };
@@ -231,7 +235,7 @@ static ds_rc put_result(renderer *c, ds_request *r, ds_buf *b, ds_err *err)
     }
     ds_buf_putc(b, ']');
     if (c->encoder)
-        rc = put_ids(c, r, runs, n, b, err);
+        rc = put_ids(c, r, runs, n, b, refusal, err);
     put_images(b, i);
     ds_buf_printf(b, ",\"thinking\":%s,\"effort\":", i->thinking ? "true" : "false");
     put_effort(b, i);
@@ -260,12 +264,13 @@ static ds_rc one(renderer *c, const char *body, size_t n, ds_buf *out, bool *ref
 
     if (rc == DS_OK)
         rc = size_images(r, &refusal, err);
-    if (rc == DS_OK) {
-        rc = put_result(c, r, out, err);
-    } else if (rc == DS_E_FORMAT) {
+    if (rc == DS_OK)
+        rc = put_result(c, r, out, &refusal, err);
+    if (rc == DS_E_FORMAT) {
         size_t need = ds_api_error_body(NULL, 0, &refusal, c->proto, c->opts.openai_errors, NULL);
 
         *refused = true;
+        out->len = start;
         if (ds_buf_reserve(out, need + 2)) {
             ds_api_error_body(out->p + out->len, need + 1, &refusal, c->proto, c->opts.openai_errors, NULL);
             out->len += need;

@@ -172,3 +172,10 @@ def test_tools_prompt(ids_of):
         assert len(ids_of([paris], v4, plain_tools_prose="true")[0]) == plain
     got = ids_of([paris])[0]
     assert got[:10] == [0, 128799, 271, 372, 27193, 271, 3476, 611, 3278, 304] and got[-5:] == [128803, 51119, 33, 128804, 128822]
+
+
+def test_context_is_checked(deepserve, vocabulary):
+    done = deepserve("render", "--tokenizer", vocabulary, "--set", "max_context_tokens=40", stdin=body(max_tokens=30))
+    out = json.loads(done.stdout)
+    assert done.returncode == 1 and out["error"]["code"] == "context_length_exceeded" and out["error"]["param"] == "messages"
+    assert deepserve("render", "--tokenizer", vocabulary, "--set", "max_context_tokens=60", stdin=body(max_tokens=20)).returncode == 0
