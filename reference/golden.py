@@ -1,6 +1,6 @@
 """Writes the golden data under tests/golden/ (described in tests/golden/README.md).
 
-Run: /usr/bin/python3 reference/golden.py [tiny-a tiny-b tiny-c common]     (about 5 minutes in all)
+Run: /usr/bin/python3 reference/golden.py [tiny-a tiny-b tiny-c common]     (about 2 minutes in all)
 """
 
 import json
@@ -19,6 +19,7 @@ from dsref import checkpoint, dspark, engram, formats, synth, vision       # noq
 from dsref.config import Config                                            # noqa: E402
 from dsref.model import Model, State                                       # noqa: E402
 
+SEEDS = os.path.join(HERE, "golden_seeds.json")
 OUT = os.path.join(ROOT, "tests", "golden")
 QUANT = {"tiny-a": True, "tiny-b": False, "tiny-c": True}
 SEED = {"tiny-a": 11, "tiny-b": 12, "tiny-c": 13}
@@ -71,20 +72,20 @@ class Run:
 
 
 class Case:
-    def __init__(self, base, name, spec):
+    def __init__(self, base, name, spec, draws=DRAWS):
         self.spec = dict(spec)
         self.name = name
         m = base
         self.ref = Run(m, spec)
         self.noisy = []
-        for s in range(DRAWS):
+        for s in range(draws):
             n = Model(loaded=(m.cfg, m.w, m.tables), noise=NOISE)
             n.generator.manual_seed(s)
             self.noisy.append(Run(n, spec))
         self.moved = torch.stack([distance(r.logits, self.ref.logits) for r in self.noisy]).amax(0)
         self.stable = self.moved < MOVED
-        b = Model(loaded=(m.cfg, m.w, m.tables), act="bf16")
-        self.bf16 = Run(b, spec)
+        if name:
+            self.bf16 = Run(Model(loaded=(m.cfg, m.w, m.tables), act="bf16"), spec)
 
     def same(self, get):
         """bool per leading index: equal in every noisy run. get(run) -> tensor [rows.., bytes]."""
@@ -217,20 +218,34 @@ def write_case(w, case, spec, rows=32, others=6, bf16_rows=8, store=()):
     return e
 
 
-def best_prompt(base, n, tries, family, start=0):
-    """Of `tries` prompts of n tokens the one with the most stable rows over a family of specs; -> the specs with its tokens."""
-    global DRAWS
-    keep, DRAWS = DRAWS, 4
-    best = None
-    for s in range(start, start + tries):
-        specs = [dict(c, tokens=tokens_of(base.cfg, n, s)) for c in family]
-        flags = torch.cat([Case(base, "", c).stable for c in specs])
-        if best is None or int(flags.sum()) > best[0]:
-            best = (int(flags.sum()), specs)
-        if flags.all():
-            break
-    DRAWS = keep
-    return best[1]
+def stable_rows(base, family, draws):
+    return int(torch.cat([Case(base, "", c, draws).stable for c in family]).sum())
+
+
+def best_prompt(base, key, tries, build, start=0):
+    """Of `tries` seeds the one whose prompt has the most stable rows; build(seed) -> specs, all with the same tokens. -> its specs.
+
+    The choice is kept in golden_seeds.json under `key`; without an entry there the search runs again (slow)."""
+    with open(SEEDS) as f:
+        known = json.load(f)
+    if key not in known:
+        best, most = None, -1
+        for s in range(start, start + tries):
+            specs = build(s)
+            if stable_rows(base, specs, 1) <= most:     # more draws only find fewer
+                continue
+            count = stable_rows(base, specs, DRAWS)
+            if count > most:
+                best, most = s, count
+            if count == sum(len(c["tokens"]) if c["mode"] == "exact" else min(len(c["tokens"]), base.cfg.sliding_window) for c in specs):
+                break
+        with open(SEEDS) as f:
+            known = json.load(f)
+        known[key] = best
+        with open(SEEDS, "w") as f:
+            json.dump(known, f, indent=0, sort_keys=True)
+            f.write("\n")
+    return build(known[key])
 
 
 def picture(width, height):
@@ -270,16 +285,16 @@ def make(name):
     draft = {"draft": True} if cfg.M else {}
     W = cfg.sliding_window
     exact = dict(mode="exact", **draft)
-    for n, tries in ((1, 1), (6, 40), (15, 40), (16, 40), (17, 40), (64, 30), (200, 10)):
-        spec, = best_prompt(base, n, tries, [exact])
+    for n, tries in ((1, 1), (6, 60), (15, 40), (16, 40), (17, 40), (64, 30), (200, 20)):
+        spec, = best_prompt(base, "%s n%d exact" % (name, n), tries, lambda s: [dict(exact, tokens=tokens_of(cfg, n, s))])
         store = {6: ("streams", "experts"), 17: ("records", "topk", "experts"), 64: ("records", "topk", "experts", "engram"), 200: ("records", "topk")}.get(n, ())
-        write_case(w, Case(base, "n%d-exact" % n, spec), spec, rows=12 if n < 17 else 24, others=4, store=store)
-    for n, prefixes, tries in ((16, (), 40), (17, (5, 16), 40), (40, (17, 32, 33, 39), 30), (200, (100, 101, 191), 8)):
+        write_case(w, Case(base, "n%d-exact" % n, spec), spec, rows=8 if n < 17 else 20, others=4, bf16_rows=6, store=store)
+    for n, prefixes, tries in ((16, (), 10), (17, (5,), 20), (40, (17, 32, 33, 39), 40), (200, (100, 101, 191), 20)):
         family = [dict(exact, mode="ced")] + [dict(mode="replay", prefix=P) for P in prefixes]
-        for c in best_prompt(base, n, tries, family, 100):
+        for c in best_prompt(base, "%s n%d ced" % (name, n), tries, lambda s: [dict(c, tokens=tokens_of(cfg, n, s)) for c in family], 100):
             P = c.get("prefix")
-            name = "n%d-replay%d" % (n, P) if P else "n%d-ced" % n
-            write_case(w, Case(base, name, c), c, rows=6 if P or n == 16 else W, others=2, bf16_rows=2 if P else 6,
+            case = "n%d-replay%d" % (n, P) if P else "n%d-ced" % n
+            write_case(w, Case(base, case, c), c, rows=6 if P or n == 16 else 12, others=2, bf16_rows=2 if P else 4,
                        store=("records",) if n == 40 and P in (None, 32, 33) else ())
     if cfg.vision:
         pix = torch.from_numpy(picture(97, 61))
@@ -295,15 +310,13 @@ def make(name):
         start, m = 20, len(rows)
         # An f32 program starts from the rows above, so the language model does too.
         rows = rows.float().double()
-        best = None
-        for s in range(30):
-            t = tokens_of(cfg, 50, 500 + s)
-            spec = dict(exact, tokens=t[:start] + [cfg.image_token_id] * m + t[start:], rows_of={start: rows}, image=info)
-            case = Case(base, "image-exact", spec)
-            if best is None or case.stable.sum() > best[0].stable.sum():
-                best = (case, spec)
-        write_case(w, best[0], best[1], rows=20, others=2, store=("records", "topk", "experts", "engram"))
-        c = dict(best[1], mode="ced")
+
+        def with_image(s):
+            t = tokens_of(cfg, 50, s)
+            return [dict(exact, tokens=t[:start] + [cfg.image_token_id] * m + t[start:], rows_of={start: rows}, image=info)]
+        spec, = best_prompt(base, name + " image", 60, with_image, 500)
+        write_case(w, Case(base, "image-exact", spec), spec, rows=20, others=2, store=("records", "topk", "experts", "engram"))
+        c = dict(spec, mode="ced")
         write_case(w, Case(base, "image-ced", c), c, rows=8)
     with open(os.path.join(w.dir, "golden.json"), "w") as f:
         prompts = {c["name"]: c["tokens"] for c in w.cases}

@@ -127,8 +127,8 @@ def test_draft_ring_sees_a_window(model):
         r[:40 - model.cfg.sliding_window] += 1
     for r in near:
         r[40 - model.cfg.sliding_window] += 1
-    assert (dspark.blocks(model, first, far, 39, [5, 259, 259]) == x).all()
-    assert (dspark.blocks(model, first, near, 39, [5, 259, 259]) != x).any()
+    assert (dspark.blocks(model, first, far, 39, [5, 259, 259]) - x).abs().max() < 1e-12
+    assert (dspark.blocks(model, first, near, 39, [5, 259, 259]) - x).abs().max() > 1e-6
 
 
 @torch.no_grad()

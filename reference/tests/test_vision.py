@@ -89,7 +89,7 @@ def test_span_tokens_use_their_own_router_bias_and_no_engram(seeing):
         seeing.w[k] = keep[k] + torch.randn(keep[k].shape, dtype=torch.float64)
     b = seeing.forward(State(seeing), ids, {2: rows})
     seeing.w.update(keep)
-    assert (a[:2] == b[:2]).all() and (a[2:] != b[2:]).any()
+    assert (a[:2] - b[:2]).abs().max() < 1e-9 and (a[2:] - b[2:]).abs().max() > 1e-6
     t = seeing.tables
     first_after = t.ids(0, st.classes, st.dead)[2 + len(rows)]
     alone = t.ids(0, [st.classes[2 + len(rows)]], [False])[0]
