@@ -26,7 +26,7 @@ typedef struct {
     size_t hist_off;
     size_t tail_x, tail_mix, tail_tap, tail_dead, tail_rows[DS_CONFIG_MAX_ENGRAM_LAYERS];
     uint32_t ring, rollback;
-    uint32_t n_open; /* records of an open-group ring and of the history */
+    uint32_t n_open, n_hist; /* records of an open-group ring and of the Engram history: powers of two */
     uint32_t n_enc_taps;
 } ds_places;
 

@@ -14,20 +14,27 @@ static bool place(size_t *off, size_t *at, size_t n, size_t bytes, size_t align)
     return true;
 }
 
+/* At least 8, at least n. */
+static uint32_t power_of_two(uint32_t n)
+{
+    uint32_t p = 8;
+
+    while (p < n)
+        p *= 2;
+    return p;
+}
+
 bool ds_places_init(ds_places *p, const ds_config *c, const ds_topology *t)
 {
     bool ok = true;
     uint32_t step = c->num_nextn_predict_layers ? c->dspark_block_size + 1 : 0; /* rows of a verify step */
-    uint32_t behind = 1;
     size_t nd = (size_t)c->hc_mult * c->hidden_size, at = 0;
 
     *p = (ds_places){ 0 };
     p->rollback = step > 6 ? step : 6;
     p->ring = c->sliding_window + p->rollback;
-    if (c->n_engram_layers && c->engram_max_ngram_size - 1 > behind)
-        behind = c->engram_max_ngram_size - 1;
-    for (p->n_open = 8; p->n_open < p->rollback + behind;)
-        p->n_open *= 2;
+    p->n_open = power_of_two(p->rollback + 1);
+    p->n_hist = power_of_two(p->rollback + (c->n_engram_layers ? c->engram_max_ngram_size - 1 : 0));
 
     /* block: unpadded, for the record is also what is stored and sent */
     for (uint32_t s = 0; s < c->n_kv_sources; s++) {
@@ -44,7 +51,7 @@ bool ds_places_init(ds_places *p, const ds_config *c, const ds_topology *t)
         if (c->compress_ratios[c->kv_source_layer_ids[s]] == 2)
             ok = ok && place(&p->open_off[s], &at, p->n_open, DS_OPEN_REC(c->head_dim), 64);
     if (c->n_engram_layers)
-        ok = ok && place(&p->hist_off, &at, p->n_open, 8, 64);
+        ok = ok && place(&p->hist_off, &at, p->n_hist, 8, 64);
     p->slot_bytes = (at + 63) & ~(size_t)63;
 
     at = 0;
@@ -81,7 +88,7 @@ ds_ring_view ds_runner_open_ring(const ds_runner *r, uint32_t source)
 ds_ring_view ds_runner_hist_ring(const ds_runner *r)
 {
     const ds_places *p = &r->m->at;
-    return (ds_ring_view){ r->slots, p->slot_bytes, p->hist_off, p->n_open, 8 };
+    return (ds_ring_view){ r->slots, p->slot_bytes, p->hist_off, p->n_hist, 8 };
 }
 
 ds_kv_view ds_runner_kv(const ds_runner *r, ds_record_kind kind, uint32_t source)

@@ -369,7 +369,7 @@ void ds_runner_reset_slot(ds_runner *r, uint32_t slot)
         }
     if (c->n_engram_layers) {
         ds_ring_view ring = ds_runner_hist_ring(r);
-        for (uint32_t i = 0; i < p->n_open; i++)
+        for (uint32_t i = 0; i < p->n_hist; i++)
             memcpy(ds_ring_at(&ring, slot, (int32_t)i), &none, sizeof none);
     }
 }
