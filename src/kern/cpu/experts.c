@@ -224,7 +224,7 @@ size_t ds_gemm_scratch(const ds_kern_limits *lim, const ds_gemm_pair *p)
     size_t threads = lim->threads ? lim->threads : 1, pairs = product(lim->max_rows, lim->k), active = lim->experts < pairs ? lim->experts : pairs;
     size_t wide = larger(lim->widest_in, product(lim->heads, lim->head_dim)); /* the groups of a grouped linear together */
     size_t lin = sum(set_at_most(p, lim->max_rows, lim->heads + 1, wide), product(threads, member_bytes(p, 0)));
-    size_t exp = product(pairs, 2 * sizeof(size_t) + 3 * sizeof(uint32_t) + lim->inner * sizeof(float));
+    size_t exp = product(pairs, 2 * sizeof(size_t) + 4 * sizeof(uint32_t) + lim->inner * sizeof(float));
 
     exp = sum(exp, sum(product(lim->experts, sizeof(uint32_t)), sizeof(uint32_t)));
     exp = sum(exp, sum(set_at_most(p, pairs, active, lim->d), set_at_most(p, pairs, active, lim->inner)));

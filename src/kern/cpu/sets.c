@@ -4,6 +4,7 @@
 #include "kern/cpu/attention.h"
 #include "kern/cpu/bodies.h"
 #include "kern/cpu/gemm.h"
+#include "kern/cpu/index.h"
 #include "kern/ref/ref.h"
 
 bool ds_cpu_has_avx2(const char **lacks)
@@ -26,6 +27,11 @@ static size_t scratch_of(const ds_kern_limits *lim, const ds_gemm_pair *p)
 
     most = more > most ? more : most;
     more = ds_attention_scratch(lim);
+    most = more > most ? more : most;
+    more = ds_index_scratch(lim);
+    most = more > most ? more : most;
+    if (!ds_size_mul(&more, (size_t)lim->max_rows + 64, ((size_t)(2 + lim->n) * lim->n + 5) * sizeof(float))) /* mHC: m and a sum for each row */
+        return SIZE_MAX;
     return more > most ? more : most;
 }
 
@@ -58,6 +64,10 @@ void ds_cpu_use_avx2(ds_kern *k)
     k->rope = ds_rope_avx2;
     k->add = ds_add_avx2;
     k->swiglu = ds_swiglu_avx2;
+    k->mhc = ds_mhc_avx2;
+    k->stream_mean = ds_stream_mean_avx2;
+    k->engram_fuse = ds_engram_fuse_avx2;
+    k->index_topk = ds_index_topk_avx2;
     k->attention = ds_attention_avx2;
 }
 
@@ -109,5 +119,9 @@ void ds_cpu_use_avx512(ds_kern *k)
     k->rope = ds_rope_avx512;
     k->add = ds_add_avx512;
     k->swiglu = ds_swiglu_avx512;
+    k->mhc = ds_mhc_avx512;
+    k->stream_mean = ds_stream_mean_avx512;
+    k->engram_fuse = ds_engram_fuse_avx512;
+    k->index_topk = ds_index_topk_avx512;
     k->attention = ds_attention_avx512;
 }

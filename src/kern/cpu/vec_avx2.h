@@ -170,6 +170,15 @@ static inline void vf_transpose(vf v[VW])
     }
 }
 
+static inline void vf_transpose4(vf v[4])
+{
+    __m256 a = _mm256_unpacklo_ps(v[0], v[2]), b = _mm256_unpackhi_ps(v[0], v[2]), c = _mm256_unpacklo_ps(v[1], v[3]), d = _mm256_unpackhi_ps(v[1], v[3]);
+    v[0] = _mm256_unpacklo_ps(a, c);
+    v[1] = _mm256_unpackhi_ps(a, c);
+    v[2] = _mm256_unpacklo_ps(b, d);
+    v[3] = _mm256_unpackhi_ps(b, d);
+}
+
 static inline void vf_of_bf16(vf *even, vf *odd, const void *p)
 {
     __m256i v = _mm256_loadu_si256(p);
@@ -227,6 +236,23 @@ static inline vf vf_dup_odd(vf a)
 static inline vf vf_negate_even(vf a)
 {
     return _mm256_xor_ps(a, _mm256_castsi256_ps(_mm256_set1_epi64x(0x80000000ll)));
+}
+
+static inline vf vb_dot32(const uint32_t *codes, const int8_t *b, int32_t base)
+{
+    __m256i sum = _mm256_setzero_si256();
+    for (int i = 0; i < 8; i++) {
+        int32_t four;
+        memcpy(&four, b + 4 * i, 4);
+        sum = _mm256_add_epi16(sum, _mm256_maddubs_epi16(_mm256_loadu_si256((const void *)(codes + i * VW)), _mm256_set1_epi32(four)));
+    }
+    return _mm256_cvtepi32_ps(_mm256_add_epi32(_mm256_madd_epi16(sum, _mm256_set1_epi16(1)), _mm256_set1_epi32(base)));
+}
+
+static inline size_t vb_count_ge(const int32_t *key, int32_t t)
+{
+    __m256i less = _mm256_cmpgt_epi32(_mm256_set1_epi32(t), _mm256_loadu_si256((const void *)key));
+    return 8 - (size_t)__builtin_popcount((unsigned)_mm256_movemask_ps(_mm256_castsi256_ps(less)));
 }
 
 #endif

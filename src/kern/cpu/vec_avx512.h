@@ -7,6 +7,7 @@
 #include <immintrin.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #include "format/numfmt.h"
 
@@ -178,6 +179,16 @@ static inline void vf_transpose(vf v[VW])
     }
 }
 
+/* 4x4 matrices in the 128-bit parts, row i in v[i], are turned. */
+static inline void vf_transpose4(vf v[4])
+{
+    __m512 a = _mm512_unpacklo_ps(v[0], v[2]), b = _mm512_unpackhi_ps(v[0], v[2]), c = _mm512_unpacklo_ps(v[1], v[3]), d = _mm512_unpackhi_ps(v[1], v[3]);
+    v[0] = _mm512_unpacklo_ps(a, c);
+    v[1] = _mm512_unpackhi_ps(a, c);
+    v[2] = _mm512_unpacklo_ps(b, d);
+    v[3] = _mm512_unpackhi_ps(b, d);
+}
+
 /* ---- codes to values; each gives 2*VW values as even elements and odd elements ---- */
 
 static inline void vf_of_bf16(vf *even, vf *odd, const void *p)
@@ -241,6 +252,25 @@ static inline vf vf_dup_odd(vf a)
 static inline vf vf_negate_even(vf a)
 {
     return _mm512_castsi512_ps(_mm512_xor_si512(_mm512_castps_si512(a), _mm512_set1_epi64(0x80000000ll)));
+}
+
+/* ---- integers ---- */
+
+/* base + the sum of 32 products in each lane: codes [8][VW] dwords of four unsigned bytes <= 24, b [32] signed bytes within +-12. */
+static inline vf vb_dot32(const uint32_t *codes, const int8_t *b, int32_t base)
+{
+    __m512i sum = _mm512_setzero_si512();
+    for (int i = 0; i < 8; i++) {
+        int32_t four;
+        memcpy(&four, b + 4 * i, 4);
+        sum = _mm512_add_epi16(sum, _mm512_maddubs_epi16(_mm512_loadu_si512(codes + i * VW), _mm512_set1_epi32(four)));
+    }
+    return _mm512_cvtepi32_ps(_mm512_add_epi32(_mm512_madd_epi16(sum, _mm512_set1_epi16(1)), _mm512_set1_epi32(base)));
+}
+
+static inline size_t vb_count_ge(const int32_t *key, int32_t t)
+{
+    return (size_t)__builtin_popcount(_mm512_cmpge_epi32_mask(_mm512_loadu_si512(key), _mm512_set1_epi32(t)));
 }
 
 #endif
