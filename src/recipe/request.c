@@ -168,6 +168,7 @@ ds_rc ds_request_parse(ds_request **out, const ds_request_parse_args *args, cons
         return ds_fail(err, DS_E_NOMEM, "request: out of memory");
     r->mem.limit_bytes = n < (SIZE_MAX - REGION_BASE) / REGION_PER_BYTE ? REGION_BASE + n * REGION_PER_BYTE : SIZE_MAX;
     r->info.proto = args->proto;
+    r->info.thinking_budget = -1;
     r->info.opts = args->opts ? *args->opts : defaults;
     p.r = r;
     p.mem = &r->mem;

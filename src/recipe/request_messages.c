@@ -40,7 +40,6 @@ static void thinking(ds_rp *p, const ds_json **f)
     bool has_effort;
     int on = -1;
 
-    p->r->info.thinking_budget = -1;
     if (ds_rp_object(p, f[F_THINKING], NULL, "thinking")) {
         ds_fields(f[F_THINKING], names, 2, t);
         if (!t[0])
