@@ -185,6 +185,23 @@ static void on_event(void *ctx, const char *event, const char *data, size_t n)
         ds_buf_putc(&w->out, '\n');
 }
 
+/* One run of the command. */
+typedef struct {
+    const options *o;
+    ds_recipe_opts recipe;
+    const ds_tokenizer *tokenizer;
+    writer w;
+    bool refused;
+} session;
+
+/* What the model wrote: ids, if not NULL, else text. */
+typedef struct {
+    ds_buf text;
+    const ds_json *ids;
+    int64_t split;
+    ds_stream_end end;
+} output;
+
 /* Every choice gets the same output. */
 static ds_rc feed_text(ds_stream *s, const ds_buf *in, size_t split, ds_err *err)
 {
@@ -218,11 +235,12 @@ static ds_rc feed_ids(ds_stream *s, const ds_tokenizer *t, const ds_json *ids, d
     return rc;
 }
 
-/* One answer: the model's output is either text or ids. */
-static ds_rc answer(const options *o, ds_request *r, const ds_tokenizer *t, const ds_buf *text, const ds_json *ids, writer *w, ds_err *err)
+/* One answer into the writer. */
+static ds_rc answer(session *c, ds_request *r, const output *in, ds_err *err)
 {
+    const options *o = c->o;
     bool events = o->stream || o->sse;
-    ds_stream_opts so = { .id = "id-0", .tokenizer = t, .sink = events ? on_event : NULL, .ctx = w };
+    ds_stream_opts so = { .id = "id-0", .tokenizer = c->tokenizer, .sink = events ? on_event : NULL, .ctx = &c->w };
     ds_stream *s;
     const char *json;
     size_t n;
@@ -232,161 +250,163 @@ static ds_rc answer(const options *o, ds_request *r, const ds_tokenizer *t, cons
         return rc;
     rc = ds_stream_ready(s, (uint64_t)o->prompt_tokens, (uint64_t)o->cached_tokens, NULL, err);
     if (rc == DS_OK)
-        rc = ids ? feed_ids(s, t, ids, err) : feed_text(s, text, (size_t)o->split, err);
+        rc = in->ids ? feed_ids(s, c->tokenizer, in->ids, err) : feed_text(s, &in->text, (size_t)in->split, err);
     for (uint32_t k = 0; k < ds_stream_choices(s) && rc == DS_OK; k++)
-        rc = ds_stream_finish(s, k, (ds_stream_end)o->finish, err);
+        rc = ds_stream_finish(s, k, in->end, err);
     if (rc == DS_OK && !events) {
         rc = ds_stream_body(s, &json, &n, err);
         if (rc == DS_OK)
-            ds_buf_put(&w->out, json, n);
+            ds_buf_put(&c->w.out, json, n);
     }
     if (rc == DS_OK && o->sse)
-        ds_buf_puts(&w->out, ds_sse_end((ds_proto)o->protocol));
+        ds_buf_puts(&c->w.out, ds_sse_end((ds_proto)o->protocol));
     ds_stream_destroy(s);
-    return rc == DS_OK && w->out.oom ? ds_fail(err, DS_E_NOMEM, "out of memory") : rc;
+    return rc;
 }
 
 /* Parses the request and answers it, or writes the refusal. Ends the line. */
-static ds_rc one(const options *o, const ds_recipe_opts *ro, const ds_tokenizer *t, const char *body, size_t n, const ds_buf *text,
-                 const ds_json *ids, writer *w, bool *refused, ds_err *err)
+static ds_rc one(session *c, const ds_buf *body, const output *in, ds_err *err)
 {
-    const ds_request_parse_args args = { .proto = (ds_proto)o->protocol, .opts = ro };
+    const ds_request_parse_args args = { .proto = (ds_proto)c->o->protocol, .opts = &c->recipe };
+    ds_buf *out = &c->w.out;
     ds_api_error refusal;
     ds_request *r;
-    ds_rc rc = ds_request_parse(&r, &args, body, n, &refusal, err);
+    ds_rc rc = ds_request_parse(&r, &args, ds_buf_str(body), body->len, &refusal, err);
 
     if (rc == DS_OK) {
-        if (w->list)
-            ds_buf_putc(&w->out, '[');
-        rc = answer(o, r, t, text, ids, w, err);
-        if (w->list)
-            ds_buf_putc(&w->out, ']');
-        if (w->list || !(o->stream || o->sse))
-            ds_buf_putc(&w->out, '\n');
+        if (c->w.list)
+            ds_buf_putc(out, '[');
+        c->w.n = 0;
+        rc = answer(c, r, in, err);
+        if (c->w.list)
+            ds_buf_putc(out, ']');
+        if (c->w.list || !(c->o->stream || c->o->sse))
+            ds_buf_putc(out, '\n');
     } else if (rc == DS_E_FORMAT) {
-        size_t need = ds_api_error_body(NULL, 0, &refusal, args.proto, ro->openai_errors, NULL);
-        *refused = true;
+        size_t need = ds_api_error_body(NULL, 0, &refusal, args.proto, c->recipe.openai_errors, NULL);
+        c->refused = true;
         rc = DS_OK;
-        if (ds_buf_reserve(&w->out, need + 2)) {
-            ds_api_error_body(w->out.p + w->out.len, need + 1, &refusal, args.proto, ro->openai_errors, NULL);
-            w->out.len += need;
-            ds_buf_putc(&w->out, '\n');
+        if (ds_buf_reserve(out, need + 2)) {
+            ds_api_error_body(out->p + out->len, need + 1, &refusal, args.proto, c->recipe.openai_errors, NULL);
+            out->len += need;
+            ds_buf_putc(out, '\n');
         }
     }
     ds_request_destroy(r);
-    return rc == DS_OK && w->out.oom ? ds_fail(err, DS_E_NOMEM, "out of memory") : rc;
+    return rc == DS_OK && out->oom ? ds_fail(err, DS_E_NOMEM, "out of memory") : rc;
 }
 
-static ds_rc one_line(options o, const ds_recipe_opts *ro, const ds_tokenizer *t, const char *line, size_t n, writer *w, bool *refused,
-                      ds_err *err)
+static ds_rc one_line(session *c, const char *line, size_t n, ds_err *err)
 {
     static const char *const reasons[] = { "stop", "length", "content_filter", "none" };
+    output in = { .split = c->o->split, .end = (ds_stream_end)c->o->finish };
     ds_json_doc *doc;
-    ds_buf body = { 0 }, text = { 0 };
-    const ds_json *root, *ids, *v;
+    ds_buf body = { 0 };
+    const ds_json *root, *request, *text;
     ds_rc rc = ds_json_parse(&doc, line, n, NULL, err);
 
     if (rc != DS_OK)
         return rc;
     root = ds_json_root(doc);
-    ids = ds_json_get(root, "ids");
-    v = ds_json_get(root, "text");
-    if (!ds_json_is(ds_json_get(root, "request"), DS_JSON_OBJECT) || (ids ? !t : !ds_json_is(v, DS_JSON_STRING))) {
+    request = ds_json_get(root, "request");
+    text = ds_json_get(root, "text");
+    in.ids = ds_json_get(root, "ids");
+    if (!ds_json_is(request, DS_JSON_OBJECT) || (in.ids ? !c->tokenizer : !ds_json_is(text, DS_JSON_STRING))) {
         rc = ds_fail(err, DS_E_ARG, "standard input: a line needs `request` and `text`, or `ids` and --tokenizer");
         goto done;
     }
-    ds_json_write(&body, ds_json_get(root, "request"), DS_JSON_COMPACT);
-    if (!ids)
-        ds_buf_put(&text, v->text, v->text_len);
-    ds_json_i64(ds_json_get(root, "split"), &o.split);
+    ds_json_write(&body, request, DS_JSON_COMPACT);
+    if (!in.ids)
+        ds_buf_put(&in.text, text->text, text->text_len);
+    ds_json_i64(ds_json_get(root, "split"), &in.split);
+    if (in.split < 0)
+        in.split = 0;
     for (int i = 0; i < 4; i++)
         if (ds_json_str_eq(ds_json_get(root, "finish"), reasons[i]))
-            o.finish = i;
-    w->n = 0;
-    rc = body.oom || text.oom ? ds_fail(err, DS_E_NOMEM, "out of memory")
-                              : one(&o, ro, t, ds_buf_str(&body), body.len, &text, ids, w, refused, err);
+            in.end = (ds_stream_end)i;
+    rc = body.oom || in.text.oom ? ds_fail(err, DS_E_NOMEM, "out of memory") : one(c, &body, &in, err);
 done:
     ds_buf_free(&body);
-    ds_buf_free(&text);
+    ds_buf_free(&in.text);
     ds_json_free(doc);
     return rc;
 }
 
-static ds_rc run_lines(const options *o, const ds_recipe_opts *ro, const ds_tokenizer *t, const ds_buf *in, writer *w, bool *refused,
-                       ds_err *err)
+static ds_rc run_lines(session *c, const ds_buf *in, ds_err *err)
 {
     ds_rc rc = DS_OK;
-    size_t number = 1;
+    size_t number = 0;
 
-    w->list = o->stream;
+    c->w.list = c->o->stream;
     for (size_t at = 0; at < in->len && rc == DS_OK; number++) {
         const char *line = in->p + at, *end = memchr(line, '\n', in->len - at);
         size_t n = end ? (size_t)(end - line) : in->len - at;
         at += n + 1;
-        rc = one_line(*o, ro, t, line, n, w, refused, err);
+        rc = one_line(c, line, n, err);
     }
     if (rc != DS_OK && rc != DS_E_NOMEM)
-        ds_err_prefix(err, rc, "line %zu: ", number - 1);
+        ds_err_prefix(err, rc, "line %zu: ", number);
     return rc;
 }
 
-static ds_rc run_one(const options *o, const ds_recipe_opts *ro, const ds_tokenizer *t, const ds_buf *in, writer *w, bool *refused,
-                     ds_err *err)
+/* The request from its file; `in` holds standard input as it came. */
+static ds_rc run_one(session *c, output *in, ds_err *err)
 {
     ds_buf body = { 0 };
     ds_json_doc *doc = NULL;
-    ds_rc rc = read_file(o->request, &body, err);
+    ds_rc rc = read_file(c->o->request, &body, err);
 
-    if (rc == DS_OK && o->ids) {
-        rc = ds_json_parse(&doc, ds_buf_str(in), in->len, NULL, err);
-        if (rc != DS_OK)
+    if (rc == DS_OK && c->o->ids) {
+        rc = ds_json_parse(&doc, ds_buf_str(&in->text), in->text.len, NULL, err);
+        if (rc == DS_OK)
+            in->ids = ds_json_root(doc);
+        else
             ds_err_prefix(err, rc, "standard input: ");
     }
     if (rc == DS_OK)
-        rc = one(o, ro, t, ds_buf_str(&body), body.len, in, doc ? ds_json_root(doc) : NULL, w, refused, err);
+        rc = one(c, &body, in, err);
     ds_json_free(doc);
     ds_buf_free(&body);
     return rc;
 }
 
-static ds_rc run(const options *o, const ds_recipe_opts *ro, writer *w, bool *refused, ds_err *err)
+static ds_rc run(session *c, ds_err *err)
 {
-    ds_buf in = { 0 };
+    output in = { .split = c->o->split, .end = (ds_stream_end)c->o->finish };
     ds_tokenizer *t = NULL;
-    ds_rc rc = o->tokenizer ? ds_tokenizer_open(&t, o->tokenizer, err) : DS_OK;
+    ds_rc rc = c->o->tokenizer ? ds_tokenizer_open(&t, c->o->tokenizer, err) : DS_OK;
 
+    c->tokenizer = t;
     if (rc == DS_OK)
-        rc = read_fd(STDIN_FILENO, "standard input", &in, err);
+        rc = read_fd(STDIN_FILENO, "standard input", &in.text, err);
     if (rc == DS_OK)
-        rc = o->jsonl ? run_lines(o, ro, t, &in, w, refused, err) : run_one(o, ro, t, &in, w, refused, err);
+        rc = c->o->jsonl ? run_lines(c, &in.text, err) : run_one(c, &in, err);
     if (rc == DS_OK)
-        rc = write_all(&w->out, err);
+        rc = write_all(&c->w.out, err);
     ds_tokenizer_destroy(t);
-    ds_buf_free(&in);
+    ds_buf_free(&in.text);
     return rc;
 }
 
 int ds_cmd_parse(int argc, char **argv)
 {
     options o = { 0 };
-    ds_recipe_opts ro;
-    writer w = { 0 };
+    session c = { .o = &o };
     ds_err err = { 0 };
-    bool refused = false;
     ds_rc rc;
     int status = ds_cli_parse(&command, &o, argc, argv, NULL);
 
     if (status >= 0)
         return status;
-    ds_recipe_opts_init(&ro);
-    ro.encoding = o.encoding == 1 ? DS_ENC_V4 : DS_ENC_V41;
+    ds_recipe_opts_init(&c.recipe);
+    c.recipe.encoding = o.encoding == 1 ? DS_ENC_V4 : DS_ENC_V41;
     for (size_t i = 0; i < o.set.n; i++) {
         if (strcmp(o.set.v[i], "help") == 0) {
             for (size_t k = 0; ds_recipe_opts_help(k); k++)
                 puts(ds_recipe_opts_help(k));
             return 0;
         }
-        if (ds_recipe_opts_set(&ro, o.set.v[i], &err) != DS_OK)
+        if (ds_recipe_opts_set(&c.recipe, o.set.v[i], &err) != DS_OK)
             return ds_cli_wrong("parse", "--set %s", err.msg);
     }
     if (!o.request && !o.jsonl)
@@ -397,8 +417,8 @@ int ds_cmd_parse(int argc, char **argv)
         return ds_cli_wrong("parse", "--ids needs --tokenizer");
     if (o.stream && o.sse)
         return ds_cli_wrong("parse", "--stream and --sse exclude each other");
-    w.sse = o.sse;
-    rc = run(&o, &ro, &w, &refused, &err);
-    ds_buf_free(&w.out);
-    return rc == DS_OK ? refused : ds_cli_fail("parse", &err);
+    c.w.sse = o.sse;
+    rc = run(&c, &err);
+    ds_buf_free(&c.w.out);
+    return rc == DS_OK ? c.refused : ds_cli_fail("parse", &err);
 }

@@ -91,6 +91,15 @@ static void make_sets(ds_parser *p)
     make_set(p, S_VALUE, BIT(M_PARAM_CLOSE) | BIT(M_INVOKE_CLOSE) | BIT(M_BLOCK_CLOSE) | BIT(M_PARAM_NAME) | BIT(M_EOS));
     make_set(p, S_BAD, BIT(M_INVOKE_CLOSE) | BIT(M_BLOCK_CLOSE) | BIT(M_INVOKE_NAME) | BIT(M_EOS));
     make_set(p, S_ORPHAN, BIT(M_INVOKE_CLOSE) | BIT(M_EOS));
+    p->sets[S_REASON].nl_max = SIZE_MAX;
+    p->sets[S_CONTENT].nl_max = block ? SIZE_MAX : 0;
+    p->sets[S_VALUE].nl_max = 1; /* before a close that isn't the parameter's own */
+    p->sets[S_VALUE].swallow = BIT(M_INVOKE_CLOSE) | BIT(M_BLOCK_CLOSE) | BIT(M_PARAM_NAME);
+    if (!p->o.preserve_newlines) {
+        p->sets[S_REASON].swallow = BIT(M_THINK_CLOSE) | BIT(M_BLOCK_OPEN);
+        p->sets[S_CONTENT].swallow = BIT(M_BLOCK_OPEN) | BIT(M_INVOKE_NAME);
+    }
+    p->sets[S_CONTENT].stops = p->sets[S_JSON].stops = p->sets[S_BAD].stops = true;
 }
 
 static ds_rc make_stops(ds_parser *p, const ds_parser_opts *o, ds_err *err)
@@ -395,18 +404,16 @@ static size_t min_size(size_t a, size_t b)
     return a < b ? a : b;
 }
 
-/* Consumes text until a marker of the set or a stop sequence is complete (*hit) or the input ends (M_NONE); returns the bytes consumed.
- * nl_max: how many newlines before a marker are held; swallow: classes of markers that drop them. p->pos is the position of s[0]
- * and stays. */
-size_t parser_scan(ds_parser *p, const marker_set *set, const uint8_t *s, size_t n, size_t nl_max, unsigned swallow, bool stops,
-                   marker *hit)
+/* Consumes text until a marker of the set or a stop sequence is complete (*hit) or the input ends (M_NONE); returns the bytes consumed. p->pos is
+ * the position of s[0] and stays. */
+size_t parser_scan(ds_parser *p, const marker_set *set, const uint8_t *s, size_t n, marker *hit)
 {
     const held h = held_now(p);
     size_t base = 0, i = 0, keep;
     bool elsewhere = false, *lead = p->state == S_REASON || p->state == S_CONTENT ? &p->lead : &elsewhere;
 
     *hit = M_NONE;
-    if (h.n == 0 && !*lead && n && (nl_max == 0 || s[n - 1] != '\n') && to_special(p, s, n, stops) == n) { /* the usual case */
+    if (h.n == 0 && !*lead && n && (set->nl_max == 0 || s[n - 1] != '\n') && to_special(p, s, n, set->stops) == n) { /* the usual case */
         out(p, (const char *)s, n, p->pos);
         return n;
     }
@@ -417,14 +424,14 @@ size_t parser_scan(ds_parser *p, const marker_set *set, const uint8_t *s, size_t
                     i++;
                 base = i;
             }
-            size_t j = i + to_special(p, s + i, n - i, stops);
+            size_t j = i + to_special(p, s + i, n - i, set->stops);
             if (j > i) {
                 *lead = false;
-                if (nl_max) {
-                    size_t r = 0, most = min_size(j - i, nl_max);
+                if (set->nl_max) {
+                    size_t r = 0, most = min_size(j - i, set->nl_max);
                     while (r < most && s[j - 1 - r] == '\n')
                         r++;
-                    p->nl = r == j - i ? min_size(p->nl + r, nl_max) : r;
+                    p->nl = r == j - i ? min_size(p->nl + r, set->nl_max) : r;
                 }
                 i = j;
             }
@@ -437,14 +444,14 @@ size_t parser_scan(ds_parser *p, const marker_set *set, const uint8_t *s, size_t
             marker m = step_marker(p, set, ch);
             if (m != M_NONE) {
                 *hit = m;
-                keep = p->cl + (swallow & BIT(m) ? p->nl : 0);
+                keep = p->cl + (set->swallow & BIT(m) ? p->nl : 0);
                 goto found;
             }
             if (p->cl)
                 continue;
             p->nl = 0; /* it was text: now it counts for stop sequences */
             *lead = false;
-            for (unsigned t = 0; stops && t < cl; t++)
+            for (unsigned t = 0; set->stops && t < cl; t++)
                 if (step_stops(p, (uint8_t)p->cand->s[t])) {
                     *hit = M_STOP;
                     keep = p->kstop->n + (cl - t - 1) + 1;
@@ -454,8 +461,8 @@ size_t parser_scan(ds_parser *p, const marker_set *set, const uint8_t *s, size_t
         if (ch == '<' && begin_marker(p, set))
             continue;
         *lead = false;
-        p->nl = ch == '\n' ? min_size(p->nl + 1, nl_max) : 0;
-        if (stops && step_stops(p, ch)) {
+        p->nl = ch == '\n' ? min_size(p->nl + 1, set->nl_max) : 0;
+        if (set->stops && step_stops(p, ch)) {
             *hit = M_STOP;
             keep = p->kstop->n;
             goto found;
@@ -468,7 +475,7 @@ found:;
         out_held(p, &h, from_held, p->pos - h.n);
     out(p, (const char *)s + base, m - from_held, p->pos + base);
     if (*hit != M_NONE) {
-        p->swallowed = swallow & BIT(*hit) ? p->nl : 0;
+        p->swallowed = set->swallow & BIT(*hit) ? p->nl : 0;
         drop_held(p);
     }
     return i;
@@ -476,13 +483,13 @@ found:;
 
 void parser_content_raw(ds_parser *p, const char *s, size_t n, uint64_t pos)
 {
-    static const marker_set none;
+    static const marker_set none = { .stops = true };
     uint64_t at = p->pos;
     marker hit;
 
     p->pos = pos;
     p->lead = false;
-    parser_scan(p, &none, (const uint8_t *)s, n, 0, 0, true, &hit);
+    parser_scan(p, &none, (const uint8_t *)s, n, &hit);
     if (hit == M_STOP) {
         p->state = S_END;
         p->done = true;
@@ -506,8 +513,7 @@ static void stop_matched(ds_parser *p)
 static size_t in_reason(ds_parser *p, const uint8_t *s, size_t n)
 {
     marker m;
-    unsigned swallow = p->o.preserve_newlines ? 0 : BIT(M_THINK_CLOSE) | BIT(M_BLOCK_OPEN);
-    size_t used = parser_scan(p, &p->sets[S_REASON], s, n, SIZE_MAX, swallow, false, &m);
+    size_t used = parser_scan(p, &p->sets[S_REASON], s, n, &m);
 
     switch (m) {
     case M_THINK_OPEN:
@@ -533,9 +539,7 @@ static size_t in_reason(ds_parser *p, const uint8_t *s, size_t n)
 static size_t in_content(ds_parser *p, const uint8_t *s, size_t n)
 {
     marker m;
-    bool markup = p->o.tools != DS_PARSER_TOOLS_OFF;
-    unsigned swallow = p->o.preserve_newlines ? 0 : BIT(M_BLOCK_OPEN) | BIT(M_INVOKE_NAME);
-    size_t used = parser_scan(p, &p->sets[S_CONTENT], s, n, markup ? SIZE_MAX : 0, swallow, true, &m);
+    size_t used = parser_scan(p, &p->sets[S_CONTENT], s, n, &m);
 
     switch (m) {
     case M_STOP:
@@ -633,7 +637,7 @@ static size_t in_json(ds_parser *p, const uint8_t *s, size_t n)
     marker m;
     size_t end = follow_json(p, s, n, &closed);
 
-    size_t used = parser_scan(p, &p->sets[S_JSON], s, end, 0, 0, true, &m);
+    size_t used = parser_scan(p, &p->sets[S_JSON], s, end, &m);
     if (m == M_STOP) {
         stop_matched(p);
     } else if (closed) {
@@ -646,7 +650,7 @@ static size_t in_json(ds_parser *p, const uint8_t *s, size_t n)
 static size_t in_block(ds_parser *p, const uint8_t *s, size_t n)
 {
     marker m;
-    size_t used = parser_scan(p, &p->sets[p->state], s, n, 0, 0, false, &m);
+    size_t used = parser_scan(p, &p->sets[p->state], s, n, &m);
 
     if (m == M_BLOCK_OPEN) /* after the JSON value */
         begin_block(p);
@@ -660,7 +664,7 @@ static size_t in_block(ds_parser *p, const uint8_t *s, size_t n)
 static size_t in_bad(ds_parser *p, const uint8_t *s, size_t n)
 {
     marker m;
-    size_t used = parser_scan(p, &p->sets[S_BAD], s, n, 0, 0, true, &m);
+    size_t used = parser_scan(p, &p->sets[S_BAD], s, n, &m);
 
     if (m == M_STOP) {
         stop_matched(p);
@@ -740,7 +744,7 @@ static size_t in_orphan(ds_parser *p, const uint8_t *s, size_t n)
         orphan_is_text(p, false);
         return 0;
     }
-    size_t used = parser_scan(p, &p->sets[S_ORPHAN], s, n, 0, 0, false, &m);
+    size_t used = parser_scan(p, &p->sets[S_ORPHAN], s, n, &m);
     if (m == M_INVOKE_CLOSE) {
         memcpy(p->obuf + p->on, p->cand->s, p->cand->n);
         p->on += p->cand->n;

@@ -4,8 +4,6 @@
 #include "base/hash.h"
 #include "recipe/parser_internal.h"
 
-#define BIT(m) (1u << (m))
-
 static bool is_space(uint8_t ch)
 {
     return ch == ' ' || ch == '\n' || ch == '\t' || ch == '\r' || ch == '\f' || ch == '\v';
@@ -556,7 +554,7 @@ static void close_tag(ds_parser *p, marker m)
 size_t parser_in_body(ds_parser *p, const uint8_t *s, size_t n)
 {
     marker m;
-    size_t used = parser_scan(p, &p->sets[S_BODY], s, n, 0, 0, false, &m);
+    size_t used = parser_scan(p, &p->sets[S_BODY], s, n, &m);
 
     if (m == M_PARAM || m == M_INVOKE)
         parser_tag_open(p, m, p->pos + used);
@@ -627,8 +625,7 @@ static void value_end(ds_parser *p)
 size_t parser_in_value(ds_parser *p, const uint8_t *s, size_t n)
 {
     marker m;
-    unsigned swallow = BIT(M_INVOKE_CLOSE) | BIT(M_BLOCK_CLOSE) | BIT(M_PARAM_NAME);
-    size_t used = parser_scan(p, &p->sets[S_VALUE], s, n, 1, swallow, false, &m);
+    size_t used = parser_scan(p, &p->sets[S_VALUE], s, n, &m);
 
     if (m == M_NONE)
         return used;

@@ -33,10 +33,13 @@ typedef struct {
 
 #define MAX_LITERALS 128
 #define MAX_SET 64
-typedef struct { /* the markers that one state looks for; none is a prefix of another */
+typedef struct { /* what one state looks for */
     uint8_t n;
-    uint8_t lit[MAX_SET];
+    uint8_t lit[MAX_SET];    /* markers, none of them a prefix of another */
     uint64_t all, lead_only; /* lead_only: valid before the first visible byte only */
+    size_t nl_max;           /* newlines that are held because a marker may follow */
+    unsigned swallow;        /* classes of markers that drop them */
+    bool stops;              /* stop sequences count */
 } marker_set;
 
 typedef enum {
@@ -163,8 +166,7 @@ struct ds_parser {
 };
 
 /* parser.c */
-size_t parser_scan(ds_parser *p, const marker_set *set, const uint8_t *s, size_t n, size_t nl_max, unsigned swallow, bool stops,
-                   marker *hit);
+size_t parser_scan(ds_parser *p, const marker_set *set, const uint8_t *s, size_t n, marker *hit);
 void parser_emit(ds_parser *p, ds_parse_kind kind, const char *s, size_t n);
 void parser_feed(ds_parser *p, const uint8_t *s, size_t n);
 void parser_flush_held(ds_parser *p, uint64_t end);
