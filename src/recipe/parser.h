@@ -6,7 +6,7 @@
  *
  * Positions count the bytes of the output after invalid UTF-8 was replaced; they let the caller tell which token an event's text came from.
  *
- * Threads: one owner.   Memory: all taken in create() (about 70 KiB, with tools max_value_bytes more, with recover_orphan_invoke twice that);
+ * Threads: one owner.   Memory: all taken in create() (about 20 KiB; with tools 64 KiB and max_value_bytes more, with recover_orphan_invoke twice that);
  * push() and finish() allocate nothing.   Time: linear in the input. */
 #ifndef DS_RECIPE_PARSER_H
 #define DS_RECIPE_PARSER_H
