@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "format/numfmt.h"
-#include "kern/kern.h"
+#include "kern/cpu/gemm.h"
 
 /* A row of a weight. */
 typedef struct {
@@ -40,6 +40,9 @@ static __attribute__((noinline)) __m512i decode_bf16_slow(ds_mat_type type, cons
     return _mm512_loadu_si512(v);
 }
 
+/* A bf16 value less the bias of a scale's code, so that adding the code in the exponent's place multiplies by the scale. */
+#define LESS(v) ((short)((v) - 127 * 128))
+
 /* Elements c .. c + 32 of a row, c a multiple of 32; `type` is a constant where this is used. */
 static inline __attribute__((always_inline)) __m512i decode_bf16(ds_mat_type type, code_row r, size_t c, size_t in)
 {
@@ -49,22 +52,24 @@ static inline __attribute__((always_inline)) __m512i decode_bf16(ds_mat_type typ
     uint8_t scale = r.scale[c / 32];
     if (type == DS_MAT_MXFP4) {
         /* the sixteen values twice: a permutation reads five bits of each index, the fifth is whatever stands there */
-        const __m512i value = _mm512_broadcast_i64x4(_mm256_setr_epi16(0, 0x3f00, 0x3f80, 0x3fc0, 0x4000, 0x4040, 0x4080, 0x40c0, (short)0x8000, (short)0xbf00, (short)0xbf80,
-                                                                       (short)0xbfc0, (short)0xc000, (short)0xc040, (short)0xc080, (short)0xc0c0));
+        const __m512i value = _mm512_broadcast_i64x4(_mm256_setr_epi16(0, LESS(0x3f00), LESS(0x3f80), LESS(0x3fc0), LESS(0x4000), LESS(0x4040), LESS(0x4080), LESS(0x40c0),
+                                                                       (short)0x8000, LESS(0xbf00), LESS(0xbf80), LESS(0xbfc0), LESS(0xc000), LESS(0xc040), LESS(0xc080),
+                                                                       LESS(0xc0c0)));
         if (__builtin_expect((uint8_t)(scale - 2) > 250, 0))
             return decode_bf16_slow(type, r.data + c / 2, scale);
-        __m512i scaled = _mm512_mask_add_epi16(value, 0xfefefefe, value, _mm512_set1_epi16((short)((scale - 127) * 128)));
+        __m512i scaled = _mm512_mask_add_epi16(value, 0xfefefefe, value, _mm512_set1_epi32((int)ds_e8m0_words[scale]));
         __m512i d = _mm512_cvtepu8_epi32(_mm_loadu_si128((const void *)(r.data + c / 2)));
         return _mm512_permutexvar_epi16(_mm512_or_si512(d, _mm512_slli_epi32(d, 12)), scaled);
     }
     if (__builtin_expect((uint8_t)(scale - 10) > 236, 0))
         return decode_bf16_slow(type, r.data + c, scale);
     __m512i v = _mm512_cvtepi8_epi16(_mm256_loadu_si256((const void *)(r.data + c)));
-    __m512i w = _mm512_add_epi16(_mm512_and_si512(_mm512_slli_epi16(v, 4), _mm512_set1_epi16((short)0x87f0)), _mm512_set1_epi16((short)((scale - 7) * 128)));
+    __m512i w = _mm512_add_epi16(_mm512_and_si512(_mm512_slli_epi16(v, 4), _mm512_set1_epi16((short)0x87f0)), _mm512_set1_epi32((int)ds_e8m0_words[scale - 7]));
     __mmask32 tiny = _mm512_testn_epi16_mask(v, _mm512_set1_epi16(0x78));
     if (tiny) { /* zeros and subnormals, by their three bits */
-        const __m512i value = _mm512_castsi128_si512(_mm_setr_epi16(0, 0x3b00, 0x3b80, 0x3bc0, 0x3c00, 0x3c20, 0x3c40, 0x3c60));
-        __m512i scaled = _mm512_mask_add_epi16(value, 0xfe, value, _mm512_set1_epi16((short)((scale - 127) * 128)));
+        const __m512i value = _mm512_castsi128_si512(
+            _mm_setr_epi16(0, LESS(0x3b00), LESS(0x3b80), LESS(0x3bc0), LESS(0x3c00), LESS(0x3c20), LESS(0x3c40), LESS(0x3c60)));
+        __m512i scaled = _mm512_mask_add_epi16(value, 0xfe, value, _mm512_set1_epi32((int)ds_e8m0_words[scale]));
         __m512i small = _mm512_or_si512(_mm512_permutexvar_epi16(v, scaled), _mm512_and_si512(v, _mm512_set1_epi16((short)0x8000)));
         w = _mm512_mask_blend_epi16(tiny, w, small);
     }
@@ -111,5 +116,7 @@ static inline void bf16_row(uint16_t *d, const float *x, size_t n)
     if ((n + 15) / 16 % 2)
         memset(d + (n + 15) / 16 * 16, 0, 32);
 }
+
+#undef LESS
 
 #endif

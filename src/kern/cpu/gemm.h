@@ -45,6 +45,8 @@ extern const ds_gemm ds_gemm_avx2, ds_gemm_avx512, ds_gemm_avx512bf16, ds_gemm_a
 
 /* Values of E8M0 codes, and those times 256 (from code 247 on infinity). */
 extern const float ds_e8m0_value[256], ds_e8m0_value256[256];
+/* A code times 2^7, where bf16 has its exponent, in both halves. */
+extern const uint32_t ds_e8m0_words[256];
 
 void ds_linear_cpu(ds_exec *e, const ds_op_linear *a, const ds_gemm_pair *p);
 void ds_experts_cpu(ds_exec *e, const ds_op_experts *a, const ds_gemm_pair *p);

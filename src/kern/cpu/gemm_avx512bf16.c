@@ -10,7 +10,7 @@
 #include "kern/cpu/gemm.h"
 #include "kern/cpu/vec_avx512.h"
 
-enum { KC = 1024, MR = 4, QUADS = DS_GEMM_OUTS / 4, TILES = DS_GEMM_ROWS / MR };
+enum { KC = 1024, MR = 4, AHEAD = 3072 /* bytes */, QUADS = DS_GEMM_OUTS / 4, TILES = DS_GEMM_ROWS / MR };
 
 typedef struct {
     __m512i panel[DS_GEMM_OUTS][KC / 32];
@@ -53,6 +53,13 @@ static inline __attribute__((always_inline)) void one_row_of(float *out, const u
             code_row r2 = code_row_of(w, type, o + 2 < last ? o + 2 : last), r3 = code_row_of(w, type, o + 3 < last ? o + 3 : last);
             for (size_t c = 0; c < in; c += 32) {
                 __m512i v = _mm512_loadu_si512(x + c);
+                if (type != DS_MAT_MXFP4 || c % 128 == 0) { /* rows may be short, which the CPU's own prefetching doesn't follow */
+                    size_t at = (type == DS_MAT_BF16 ? 2 * c : type == DS_MAT_MXFP4 ? c / 2 : c) + AHEAD;
+                    _mm_prefetch((const char *)r0.data + at, _MM_HINT_T0);
+                    _mm_prefetch((const char *)r1.data + at, _MM_HINT_T0);
+                    _mm_prefetch((const char *)r2.data + at, _MM_HINT_T0);
+                    _mm_prefetch((const char *)r3.data + at, _MM_HINT_T0);
+                }
                 c0 = dot(c0, decode_bf16(type, r0, c, in), v);
                 c1 = dot(c1, decode_bf16(type, r1, c, in), v);
                 c2 = dot(c2, decode_bf16(type, r2, c, in), v);

@@ -6,7 +6,7 @@
  * both: for each chunk in order, the even elements, then the odd ones. Between two panels a chain rests in memory, unrounded. */
 #include "kern/cpu/gemm.h"
 
-enum { CHUNK = 2 * VW, KC = 512, MR = VW / 4, QUADS = DS_GEMM_OUTS / 4, TILES = DS_GEMM_ROWS / MR };
+enum { CHUNK = 2 * VW, KC = 512, MR = VW / 4, AHEAD = 3072 /* bytes */, QUADS = DS_GEMM_OUTS / 4, TILES = DS_GEMM_ROWS / MR };
 
 typedef struct {
     float panel[DS_GEMM_OUTS][KC];
@@ -58,6 +58,11 @@ static inline out_row row_of(const ds_mat *w, ds_mat_type type, uint64_t o)
     default:
         return (out_row){ data + o * (in / 2), w->scale + o * (in / 32) };
     }
+}
+
+static inline size_t code_bits(ds_mat_type type)
+{
+    return type == DS_MAT_F32 ? 32 : type == DS_MAT_BF16 ? 16 : type == DS_MAT_MXFP4 ? 4 : 8;
 }
 
 /* A chunk whose scale has no float 256 times as large; codes one by one. */
@@ -118,6 +123,13 @@ static inline __attribute__((always_inline)) void one_row_of(float *out, const f
             out_row r2 = row_of(w, type, o + 2 < last ? o + 2 : last), r3 = row_of(w, type, o + 3 < last ? o + 3 : last);
             for (size_t c = 0; c < in; c += CHUNK) {
                 vf xa = vf_load(x + c), xb = vf_load(x + c + VW);
+                if (type != DS_MAT_MXFP4 || c % 128 == 0) { /* rows may be short, which the CPU's own prefetching doesn't follow */
+                    size_t at = c * code_bits(type) / 8 + AHEAD;
+                    _mm_prefetch((const char *)r0.data + at, _MM_HINT_T0);
+                    _mm_prefetch((const char *)r1.data + at, _MM_HINT_T0);
+                    _mm_prefetch((const char *)r2.data + at, _MM_HINT_T0);
+                    _mm_prefetch((const char *)r3.data + at, _MM_HINT_T0);
+                }
                 decode(&a, &b, type, r0, c, in);
                 c0 = vf_fma(b, xb, vf_fma(a, xa, c0));
                 decode(&a, &b, type, r1, c, in);
