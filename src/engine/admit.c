@@ -1,0 +1,537 @@
+/* From the queue to a seat and back: waiting lists, prefix hits, admission by memory, preemption. */
+#include <assert.h>
+#include <string.h>
+
+#include "engine/engine_internal.h"
+
+/* Where a replay would do, a prompt is cut for the sake of a saved state only if it's long enough for a step more not to matter. */
+enum { WORTH_A_CUT = 1024 };
+
+/* ---- waiting lists ------------------------------------------------------------------------------------------------------------------------------- */
+
+void ds_eng_enqueue(ds_engine *e, ds_eng_sample *s)
+{
+    uint32_t l = s->level;
+    ds_eng_sample *after = e->level_tail[l];
+
+    while (after && after->order > s->order) /* new ones belong here; only who comes back after preemption walks to the front */
+        after = after->prev;
+    s->state = S_WAITING;
+    s->queued_us = e->now_us;
+    s->prev = after;
+    s->next = after ? after->next : e->level_head[l];
+    if (s->next)
+        s->next->prev = s;
+    else
+        e->level_tail[l] = s;
+    if (after)
+        after->next = s;
+    else
+        e->level_head[l] = s;
+    e->n_waiting++;
+}
+
+void ds_eng_dequeue(ds_engine *e, ds_eng_sample *s)
+{
+    assert(s->state == S_WAITING);
+    if (s->prev)
+        s->prev->next = s->next;
+    else
+        e->level_head[s->level] = s->next;
+    if (s->next)
+        s->next->prev = s->prev;
+    else
+        e->level_tail[s->level] = s->prev;
+    s->prev = s->next = NULL;
+    e->n_waiting--;
+}
+
+/* ---- giving back --------------------------------------------------------------------------------------------------------------------------------- */
+
+static void release_blocks(ds_engine *e, ds_eng_sample *s)
+{
+    while (s->n_blocks > 0)
+        ds_blocks_unref(&e->blocks, s->blocks[--s->n_blocks]);
+    s->shared_partial = false;
+}
+
+static void release_parked(ds_engine *e, ds_eng_sample *s)
+{
+    if (s->parked == NONE)
+        return;
+    ds_states_unpin(&e->states, s->parked);
+    s->parked = NONE;
+    e->n_parked--;
+}
+
+static void release_seat(ds_engine *e, ds_eng_sample *s)
+{
+    if (s->seat == NONE)
+        return;
+    ds_states_give_seat(&e->states, s->seat);
+    s->seat = NONE;
+    e->running[s->run_index] = e->running[--e->n_running];
+    e->running[s->run_index]->run_index = s->run_index;
+}
+
+void ds_eng_release(ds_engine *e, ds_eng_sample *s)
+{
+    assert(s->busy_until <= e->done);
+    release_blocks(e, s);
+    release_parked(e, s);
+    release_seat(e, s);
+    if (s->tail != NONE)
+        e->tail[e->n_free_tails++] = s->tail;
+    s->tail = NONE;
+    if (s->fork_state != NONE)
+        ds_states_unpin(&e->states, s->fork_state);
+    s->fork_state = NONE;
+    s->fork = false;
+}
+
+/* Back to the queue with nothing but its tokens. */
+static void restart(ds_engine *e, ds_eng_sample *s)
+{
+    ds_eng_release(e, s);
+    e->turn.recomputed_tokens += s->pos;
+    s->pos = s->pos_max = 0;
+    s->n_published = 0;
+    ds_eng_enqueue(e, s);
+}
+
+void ds_eng_settle(ds_engine *e, ds_eng_step *st)
+{
+    uint32_t kept = 0;
+
+    for (uint32_t i = 0; i < e->n_prefilling; i++)
+        if (e->prefilling[i]->state == S_PROMPT)
+            e->prefilling[kept++] = e->prefilling[i];
+    e->n_prefilling = kept;
+    for (uint32_t i = 0; i < e->n_running;) {
+        ds_eng_sample *s = e->running[i];
+        uint32_t state;
+        i++;
+        if (s->state != S_LEAVING || s->busy_until > e->done || (s->then == THEN_PARK && !st))
+            continue;
+        switch (s->then) {
+        case THEN_END:
+            ds_eng_release(e, s);
+            s->state = S_GONE;
+            s->req->n_gone++;
+            e->n_live--;
+            ds_eng_mark(e, s);
+            break;
+        case THEN_PARK:
+            state = ds_states_take(&e->states);
+            if (state != NONE) {
+                ds_eng_op(st, DS_DEV_COPY_SLOT, s->seat, ds_states_slot(&e->states, state));
+                s->busy_until = st->dev.no;
+                s->parked = state;
+                s->then = THEN_PARKED;
+                e->n_parked++;
+                continue;
+            }
+            e->turn.preempted_recomputed++;
+            restart(e, s);
+            break;
+        case THEN_RECOMPUTE:
+            restart(e, s);
+            break;
+        case THEN_PARKED:
+            release_seat(e, s);
+            ds_eng_enqueue(e, s);
+            break;
+        }
+        i--; /* another one stands there now */
+    }
+}
+
+/* ---- preemption ---------------------------------------------------------------------------------------------------------------------------------- */
+
+/* Is a to be sent away rather than b? */
+static bool worse(const ds_eng_sample *a, const ds_eng_sample *b)
+{
+    if (a->level != b->level)
+        return a->level > b->level;
+    return a->order > b->order || (a->order == b->order && a->index > b->index);
+}
+
+static ds_eng_sample *worst_parked(const ds_engine *e)
+{
+    ds_eng_sample *w = NULL;
+
+    for (uint32_t l = 0; e->n_parked > 0 && l < N_LEVELS; l++)
+        for (ds_eng_sample *s = e->level_head[l]; s; s = s->next)
+            if (s->parked != NONE && (!w || worse(s, w)))
+                w = s;
+    return w;
+}
+
+static void send_away(ds_engine *e, ds_eng_sample *s, ds_eng_then then)
+{
+    s->state = S_LEAVING;
+    s->then = then;
+    if (then == THEN_PARK) {
+        e->turn.preempted_parked++;
+        return;
+    }
+    e->turn.preempted_recomputed++;
+    if (s->busy_until <= e->done)
+        release_blocks(e, s); /* the rest at the next turn */
+}
+
+/* A parked one loses its state and blocks, and stays in the queue. */
+static void unpark(ds_engine *e, ds_eng_sample *s)
+{
+    e->turn.preempted_recomputed++;
+    e->turn.recomputed_tokens += s->pos;
+    release_blocks(e, s);
+    release_parked(e, s);
+    s->pos = s->pos_max = 0;
+    s->n_published = 0;
+}
+
+bool ds_eng_make_room(ds_engine *e, const ds_eng_sample *for_whom)
+{
+    ds_eng_sample *w = NULL, *p;
+
+    for (uint32_t i = 0; i < e->n_running; i++) {
+        ds_eng_sample *s = e->running[i];
+        if (s->state == S_LEAVING) {
+            if (s->n_blocks > 0 && s->then != THEN_PARK && s->then != THEN_PARKED)
+                return false; /* somebody's blocks come back soon */
+            continue;
+        }
+        if (!w || worse(s, w))
+            w = s;
+    }
+    p = worst_parked(e);
+    if (p && (!w || worse(p, w))) {
+        unpark(e, p);
+        return true;
+    }
+    if (!w)
+        return false;
+    send_away(e, w, THEN_RECOMPUTE);
+    return w != for_whom && ds_blocks_available(&e->blocks) > 0;
+}
+
+/* A seat for somebody of a better priority than a running one. Who was admitted has at least one token before it is sent away again, so that seats don't change hands
+ * without end. */
+static void preempt_for(ds_engine *e, const ds_eng_sample *head)
+{
+    ds_eng_sample *w = NULL;
+
+    if (head->req->fork_pending && e->states.n_pinned + 2 > e->states.n_saved)
+        return; /* it couldn't begin: there is no state to reserve besides the one for who leaves */
+
+    for (uint32_t i = 0; i < e->n_running; i++) {
+        if (e->running[i]->state == S_LEAVING)
+            return;
+        if (e->running[i]->state == S_DECODE && e->running[i]->n_out > e->running[i]->admit_out && (!w || worse(e->running[i], w)))
+            w = e->running[i];
+    }
+    if (w && w->level > head->level)
+        send_away(e, w, THEN_PARK);
+}
+
+/* ---- prefix hits --------------------------------------------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    ds_eng_hit kind;
+    uint32_t pos;   /* tokens that need not be computed */
+    uint32_t state; /* HIT_STATE */
+} found;
+
+/* Whether saved state `i` at position P serves a sequence that goes on there to `goal`. */
+static bool state_serves(const ds_engine *e, const ds_eng_sample *s, uint32_t i, uint32_t P)
+{
+    if (e->o.mode == DS_ENGINE_EXACT)
+        return true;
+    if (P + e->hit_margin <= s->req->n_prompt)
+        return true;
+    return P >= s->req->n_prompt && e->states.dec_start[i] == s->dev.dec_start;
+}
+
+/* New requests leave hit_margin tokens to compute. One that comes back after preemption goes on from any state of its own text, and never by a replay that it didn't
+ * begin with: its bits stay what they were. */
+static found find_hit(ds_engine *e, ds_eng_sample *s, uint64_t now_us)
+{
+    found f = { HIT_NONE, 0, NONE };
+    uint32_t n = s->req->n_prompt, longest = n > e->hit_margin ? (n - e->hit_margin) / DS_BLOCK_TOKENS : 0, have = 0, most;
+    bool back = s->admitted, replay = e->o.mode == DS_ENGINE_CED && !e->o.no_replay;
+
+    if (s->req->no_cache)
+        return f;
+    most = back ? (s->goal - 1) / DS_BLOCK_TOKENS : longest;
+    if (most > s->n_keys)
+        most = s->n_keys;
+    while (have < most && ds_blocks_find(&e->blocks, &s->keys[have]) != NONE)
+        have++;
+    if (back && s->first_hit == HIT_REPLAY) { /* the same way, or none: other ways have other bits */
+        if (have * DS_BLOCK_TOKENS >= s->first_hit_pos)
+            f = (found){ HIT_REPLAY, s->first_hit_pos, NONE };
+        return f;
+    }
+    for (uint32_t k = have; k > 0; k--) {
+        uint32_t i = ds_states_find(&e->states, &s->keys[k - 1], now_us);
+        if (i != NONE && state_serves(e, s, i, k * DS_BLOCK_TOKENS))
+            return (found){ HIT_STATE, k * DS_BLOCK_TOKENS, i };
+        if (replay && !back)
+            return (found){ HIT_REPLAY, k * DS_BLOCK_TOKENS, NONE };
+    }
+    return f;
+}
+
+/* Somebody is computing more of this prompt's prefix than is there now: it pays to wait. */
+static bool prefix_is_coming(ds_engine *e, const ds_eng_sample *s, const found *f)
+{
+    uint32_t n = s->req->n_prompt, most = n > e->hit_margin ? (n - e->hit_margin) / DS_BLOCK_TOKENS : 0;
+    bool needs_state = e->o.mode == DS_ENGINE_EXACT || e->o.no_replay;
+
+    if (s->req->no_cache || s->admitted)
+        return false;
+    for (uint32_t i = 0; i < e->n_prefilling; i++) {
+        ds_eng_sample *o = e->prefilling[i];
+        uint32_t lo = 0, hi = most, border;
+        if (o->state != S_PROMPT || o->req->no_cache || o->pos >= o->goal)
+            continue;
+        if (hi > o->n_keys)
+            hi = o->n_keys;
+        if (hi > o->goal / DS_BLOCK_TOKENS)
+            hi = o->goal / DS_BLOCK_TOKENS;
+        while (lo < hi) { /* keys are a chain: equal up to some block, different behind it */
+            uint32_t mid = (lo + hi + 1) / 2;
+            if (memcmp(&o->keys[mid - 1], &s->keys[mid - 1], sizeof(ds_key)) == 0)
+                lo = mid;
+            else
+                hi = mid - 1;
+        }
+        border = lo * DS_BLOCK_TOKENS;
+        if (border <= f->pos || o->pos >= border)
+            continue;
+        if (!needs_state)
+            return true;
+        for (uint32_t k = 0; k < o->n_snap; k++)
+            if (o->snap[k] == border && o->pos < border)
+                return true;
+        if (o->pos_max < border && o->n_snap < MAX_SNAPS) {
+            o->snap[o->n_snap++] = border;
+            return true;
+        }
+    }
+    return false;
+}
+
+/* ---- admission ----------------------------------------------------------------------------------------------------------------------------------- */
+
+typedef enum { ADMITTED, NOT_YET, NO_MEMORY } verdict;
+
+static void take_seat(ds_engine *e, ds_eng_step *st, ds_eng_sample *s)
+{
+    ds_eng_dequeue(e, s);
+    s->seat = ds_states_take_seat(&e->states);
+    assert(s->seat != NONE);
+    s->run_index = e->n_running;
+    e->running[e->n_running++] = s;
+    s->busy_until = st->dev.no;
+    s->admit_out = s->n_out;
+    for (int i = 0; i < DS_DEV_DEPTH; i++)
+        s->in_rows[i] = 0;
+}
+
+static uint32_t watermark(const ds_engine *e)
+{
+    return e->n_running; /* each may want a block soon */
+}
+
+static verdict admit_parked(ds_engine *e, ds_eng_step *st, ds_eng_sample *s)
+{
+    uint32_t copy = NONE, last = s->n_blocks - 1;
+
+    if (s->shared_partial) {
+        if (ds_blocks_available(&e->blocks) < 1 + watermark(e))
+            return NO_MEMORY;
+        copy = ds_blocks_take(&e->blocks);
+        ds_eng_op(st, DS_DEV_COPY_BLOCK, s->blocks[last], copy);
+        ds_eng_after_step(st, AFTER_UNREF, s->blocks[last]);
+        s->blocks[last] = copy;
+        s->shared_partial = false;
+    }
+    take_seat(e, st, s);
+    ds_eng_op(st, DS_DEV_COPY_SLOT, ds_states_slot(&e->states, s->parked), s->seat);
+    ds_eng_after_step(st, AFTER_UNPIN, s->parked);
+    s->parked = NONE;
+    e->n_parked--;
+    s->state = S_DECODE;
+    return ADMITTED;
+}
+
+static void want_snap(ds_eng_sample *s, uint32_t border)
+{
+    if (border == 0 || border > s->goal || border <= s->pos || s->n_snap == MAX_SNAPS)
+        return;
+    for (uint32_t i = 0; i < s->n_snap; i++)
+        if (s->snap[i] == border)
+            return;
+    s->snap[s->n_snap++] = border;
+}
+
+static void begin_prompt(ds_engine *e, ds_eng_step *st, ds_eng_sample *s, const found *f)
+{
+    uint32_t n = s->req->n_prompt, window = e->dev->window, margin = e->hit_margin;
+
+    s->state = S_PROMPT;
+    e->prefilling[e->n_prefilling++] = s;
+    if (e->o.mode == DS_ENGINE_CED)
+        s->tail = e->tail[--e->n_free_tails];
+    s->hit = f->pos;
+    s->pos = f->pos;
+    s->enc_win = s->store_from = s->replayed = 0;
+    s->n_published = f->pos / DS_BLOCK_TOKENS;
+    s->replay_first = false;
+    if (f->kind == HIT_STATE) {
+        ds_states_pin(&e->states, f->state);
+        ds_eng_op(st, DS_DEV_COPY_SLOT, ds_states_slot(&e->states, f->state), s->seat);
+        ds_eng_after_step(st, AFTER_UNPIN, f->state);
+    } else {
+        ds_eng_op(st, DS_DEV_RESET, 0, s->seat);
+    }
+    if (f->kind == HIT_REPLAY) {
+        s->enc_win = f->pos > window ? f->pos - window : 0;
+        s->store_from = f->pos;
+        s->replayed = f->pos - s->enc_win;
+        s->replay_first = true;
+        s->pos = s->enc_win;
+    }
+    s->pos_max = s->pos;
+    s->n_snap = 0;
+    if (!s->req->no_cache && (e->o.mode == DS_ENGINE_EXACT || e->o.no_replay || s->goal - s->pos >= WORTH_A_CUT)) {
+        want_snap(s, n > margin ? (n - margin) / DS_BLOCK_TOKENS * DS_BLOCK_TOKENS : 0);
+        want_snap(s, n / DS_BLOCK_TOKENS * DS_BLOCK_TOKENS);
+    }
+}
+
+static void note_start(ds_engine *e, ds_eng_sample *s, uint64_t now_us)
+{
+    if (s->admitted)
+        return;
+    s->admitted = true;
+    s->admit_us = now_us;
+    s->start_event = (ds_event){ .kind = DS_EV_START, .sample = s->index, .request = s->req->id, .user = s->req->user,
+                                 .start = { s->req->n_prompt, s->hit, s->replayed, now_us - s->req->added_us } };
+    ds_eng_hist_add(&e->turn.queue, now_us - s->req->added_us);
+    ds_eng_mark(e, s);
+}
+
+static verdict admit_prompt(ds_engine *e, ds_eng_step *st, ds_eng_sample *s, uint64_t now_us)
+{
+    ds_eng_request *r = s->req;
+    bool fork = r->fork_pending && s->index == 0;
+    uint32_t idle = 0, hits, need, state = NONE;
+    found f;
+
+    if (e->n_prefilling == e->o.prefills || (e->o.mode == DS_ENGINE_CED && e->n_free_tails == 0))
+        return NOT_YET;
+    s->goal = s->n_out > 0 ? r->n_prompt + s->n_out - 1 : r->n_prompt - fork;
+    f = find_hit(e, s, now_us);
+    if (prefix_is_coming(e, s, &f))
+        return NOT_YET;
+    hits = f.pos / DS_BLOCK_TOKENS;
+    for (uint32_t i = 0; i < hits; i++)
+        idle += e->blocks.ref[ds_blocks_find(&e->blocks, &s->keys[i])] == 0;
+    need = ds_eng_blocks_for(s->goal) - hits;
+    if (ds_blocks_available(&e->blocks) < idle + need + watermark(e))
+        return NO_MEMORY;
+    if (f.kind == HIT_STATE)
+        ds_states_pin(&e->states, f.state); /* taking another must not take this one */
+    if (fork)
+        state = ds_states_take(&e->states);
+    if (f.kind == HIT_STATE)
+        ds_states_unpin(&e->states, f.state);
+    if (fork && state == NONE)
+        return NOT_YET;
+    s->fork = fork;
+    s->fork_state = state;
+    for (uint32_t i = 0; i < hits; i++) {
+        s->blocks[i] = ds_blocks_find(&e->blocks, &s->keys[i]);
+        ds_blocks_ref(&e->blocks, s->blocks[i]);
+    }
+    for (s->n_blocks = hits; s->n_blocks < hits + need; s->n_blocks++) {
+        s->blocks[s->n_blocks] = ds_blocks_take(&e->blocks);
+        assert(s->blocks[s->n_blocks] != UINT32_MAX);
+    }
+    take_seat(e, st, s);
+    begin_prompt(e, st, s, &f);
+    e->turn.replayed_tokens += s->replayed;
+    if (!s->admitted) {
+        s->first_hit = f.kind;
+        s->first_hit_pos = f.pos;
+        e->turn.prompt_tokens += r->n_prompt;
+        e->turn.hit_state_tokens += f.kind == HIT_STATE ? f.pos : 0;
+        e->turn.hit_replay_tokens += f.kind == HIT_REPLAY ? f.pos : 0;
+    }
+    note_start(e, s, now_us);
+    return ADMITTED;
+}
+
+static verdict admit(ds_engine *e, ds_eng_step *st, ds_eng_sample *s, uint64_t now_us)
+{
+    verdict v;
+
+    if (s->parked == NONE)
+        return admit_prompt(e, st, s, now_us);
+    v = admit_parked(e, st, s);
+    if (v == ADMITTED)
+        note_start(e, s, now_us);
+    return v;
+}
+
+/* The level whose head is to be looked at next: the best after ageing, ties to the earlier arrival. */
+static ds_eng_sample *best_head(const ds_engine *e, ds_eng_sample *const head[N_LEVELS], uint64_t now_us)
+{
+    ds_eng_sample *best = NULL;
+    int64_t best_rank = 0;
+
+    for (uint32_t l = 0; l < N_LEVELS; l++) {
+        ds_eng_sample *s = head[l];
+        int64_t rank;
+        if (!s)
+            continue;
+        rank = (int64_t)l * e->o.ageing_ms * 1000 - (int64_t)(now_us - s->queued_us);
+        if (!best || rank < best_rank || (rank == best_rank && s->order < best->order)) {
+            best = s;
+            best_rank = rank;
+        }
+    }
+    return best;
+}
+
+void ds_eng_admit(ds_engine *e, ds_eng_step *st, uint64_t now_us)
+{
+    ds_eng_sample *head[N_LEVELS], *s;
+    uint32_t looks = 4 * e->o.prefills + 16; /* those that wait for somebody's prefix or a place for prompts are passed over, but not without end */
+
+    for (uint32_t l = 0; l < N_LEVELS; l++)
+        head[l] = e->level_head[l];
+    while (looks-- > 0 && (s = best_head(e, head, now_us)) != NULL) {
+        ds_eng_sample *next = s->next;
+        uint32_t level = s->level;
+        verdict v;
+        if (e->states.n_free_seats == 0) {
+            preempt_for(e, s);
+            return;
+        }
+        v = admit(e, st, s, now_us);
+        if (v == NO_MEMORY && e->n_running == 0 && e->n_parked > 0) { /* parked ones hold what nobody running will give back */
+            ds_eng_sample *p = worst_parked(e);
+            if (p) {
+                unpark(e, p);
+                v = admit(e, st, s, now_us);
+            }
+        }
+        if (v == NO_MEMORY)
+            return;
+        head[level] = next;
+    }
+}

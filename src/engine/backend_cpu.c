@@ -1,0 +1,532 @@
+/* The device on CPUs: a thread that owns a runner and a team of threads, and runs steps in the order in which they come.
+ *
+ * A step: operations; drafts for the sequences that verify some; one pass through the model; draws, one sequence a team member; copies of states. Drafts are kept when
+ * they equal the draw at their place. Each output position has one draw from the target distribution, a pure function of the sample's seed and the position: what was
+ * drafted only decides how many draws a step gives, so the target distribution holds trivially, and a text has the same tokens with and without drafts. */
+#include <assert.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/mem.h"
+#include "base/pool.h"
+#include "engine/backend.h"
+
+typedef struct {
+    bool decoding, ended;
+    uint32_t pos;
+    int32_t next; /* token at pos, not processed */
+} live;
+
+/* One sequence of the step that runs. */
+typedef struct {
+    uint32_t row;  /* of the step */
+    uint32_t pos;
+    uint32_t drafts;
+    int32_t token[DS_DEV_MAX_DRAFTS + 1];
+    float chance[DS_DEV_MAX_DRAFTS]; /* that all drafts up to here are kept, as the confidence head sees it */
+    const float *logits;
+} job;
+
+typedef struct {
+    ds_backend base;
+    const ds_model *m;
+    ds_runner *run;
+    ds_pool *pool;
+    ds_backend_size size;
+
+    /* [device] */
+    live *slot;
+    job *jobs;
+    uint32_t n_jobs;
+    ds_seq *seqs;
+    uint32_t *drafting; /* jobs that draft */
+    ds_draft_seq *draft_seqs;
+    int32_t *draft_ids;
+    float *conf;
+    ds_sampler_scratch **scratch; /* by member */
+    uint32_t **words;             /* masks, by member */
+    uint32_t n_members;
+    ds_dev_step *now;
+    uint64_t ended_ns; /* the step before */
+
+    /* [mu] */
+    pthread_mutex_t mu;
+    pthread_cond_t came, gone;
+    ds_dev_step *queue[DS_DEV_DEPTH];
+    uint32_t n_queue; /* handed over and not waited for */
+    uint32_t n_done;  /* of these */
+    bool stop, started;
+    pthread_t thread;
+} cpu_dev;
+
+static ds_runner_opts runner_opts(const ds_backend_size *s, ds_pool *pool)
+{
+    return (ds_runner_opts){ .bf16 = s->bf16, .max_rows = s->max_rows, .max_seqs = s->max_seqs, .max_logits = s->max_logits, .max_context = s->max_context,
+                             .n_blocks = s->n_blocks, .n_slots = s->n_slots, .n_tails = s->n_tails, .no_drafts = s->no_drafts, .pool = pool };
+}
+
+bool ds_backend_cpu_bytes(const ds_model *m, const ds_backend_size *size, ds_runner_size *out)
+{
+    ds_runner_opts o = runner_opts(size, NULL);
+    return ds_runner_bytes(m, &o, out);
+}
+
+/* ---- operations ---------------------------------------------------------------------------------------------------------------------------------- */
+
+static void copy_slot(cpu_dev *d, uint32_t src, uint32_t dst)
+{
+    memcpy(ds_runner_slot(d->run, dst), ds_runner_slot(d->run, src), d->base.slot_bytes);
+    d->slot[dst] = d->slot[src];
+}
+
+static void run_op(cpu_dev *d, const ds_dev_op *op)
+{
+    switch (op->kind) {
+    case DS_DEV_RESET:
+        ds_runner_reset_slot(d->run, op->dst);
+        d->slot[op->dst] = (live){ 0 };
+        break;
+    case DS_DEV_COPY_SLOT:
+        copy_slot(d, op->src, op->dst);
+        break;
+    case DS_DEV_COPY_BLOCK:
+        memcpy(ds_runner_block(d->run, op->dst), ds_runner_block(d->run, op->src), d->base.block_bytes);
+        break;
+    }
+}
+
+/* ---- drafts -------------------------------------------------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    cpu_dev *d;
+    uint32_t first; /* of `drafting` */
+} pick_ctx;
+
+/* Proposes what the sample's own random number would pick here: with equal distributions it is the draw itself. */
+static int32_t pick(void *ctx, uint32_t s, uint32_t i, float *logits)
+{
+    const pick_ctx *c = ctx;
+    const job *j = &c->d->jobs[c->d->drafting[c->first + s]];
+    const ds_dev_sample *sample = c->d->now->rows[j->row].sample;
+    int32_t token;
+
+    if (ds_sampler_is_argmax(sample->sampler) || ds_sampler_draw(sample->sampler, c->d->scratch[0], logits, NULL, j->pos + 1 + i - sample->n_prompt, &token, NULL) != DS_OK)
+        return ds_argmax(logits, c->d->base.vocab);
+    return token;
+}
+
+/* The drafts of all sequences together stay within the step's rows: the least likely ends go first. */
+static void cut_to_budget(cpu_dev *d, uint32_t budget, float least_chance)
+{
+    uint32_t total = 0;
+
+    for (uint32_t i = 0; i < d->n_jobs; i++) {
+        job *j = &d->jobs[i];
+        while (j->drafts > 1 && j->chance[j->drafts - 1] < least_chance)
+            j->drafts--;
+        total += j->drafts;
+    }
+    for (; total > budget; total--) {
+        job *worst = NULL;
+        for (uint32_t i = 0; i < d->n_jobs; i++)
+            if (d->jobs[i].drafts > 0 && (!worst || d->jobs[i].chance[d->jobs[i].drafts - 1] < worst->chance[worst->drafts - 1]))
+                worst = &d->jobs[i];
+        worst->drafts--;
+    }
+}
+
+static void make_drafts(cpu_dev *d, ds_dev_step *s)
+{
+    uint32_t n = 0, B = d->base.drafts, group;
+    uint64_t begin = ds_now_ns();
+
+    for (uint32_t i = 0; i < d->n_jobs; i++) {
+        job *j = &d->jobs[i];
+        const ds_dev_rows *r = &s->rows[j->row];
+        if (j->drafts == 0)
+            continue;
+        d->draft_seqs[n] = (ds_draft_seq){ .slot = r->slot, .pos = j->pos, .token = j->token[0], .win_lo = r->sample->dec_start };
+        d->drafting[n++] = i;
+    }
+    if (n == 0)
+        return;
+    group = d->size.max_rows / B < d->size.max_seqs ? d->size.max_rows / B : d->size.max_seqs;
+    for (uint32_t first = 0; first < n; first += group) {
+        pick_ctx c = { d, first };
+        uint32_t some = n - first < group ? n - first : group;
+        ds_err err;
+        ds_rc rc = ds_runner_draft(d->run, d->draft_seqs + first, some, pick, &c, d->draft_ids, d->conf, &err);
+        for (uint32_t k = 0; k < some; k++) {
+            job *j = &d->jobs[d->drafting[first + k]];
+            float chance = 1.0f;
+            if (rc != DS_OK) { /* drafts are never needed; if the model is broken, the rows below will say so */
+                j->drafts = 0;
+                continue;
+            }
+            for (uint32_t t = 0; t < j->drafts; t++) {
+                j->token[t + 1] = d->draft_ids[k * B + t];
+                j->chance[t] = chance *= d->conf[k * B + t];
+            }
+        }
+    }
+    cut_to_budget(d, s->draft_rows, s->least_chance);
+    s->draft_ns = ds_now_ns() - begin;
+}
+
+/* ---- draws --------------------------------------------------------------------------------------------------------------------------------------- */
+
+static bool is_stop_id(const ds_dev_sample *s, int32_t token)
+{
+    for (uint32_t i = 0; i < s->n_stop_ids; i++)
+        if (s->stop_ids[i] == token)
+            return true;
+    return false;
+}
+
+/* The next token of a sample from the logits of position `pos`. */
+static void draw(cpu_dev *d, ds_dev_sample *s, const float *logits, uint32_t pos, uint32_t member, ds_dev_out *out)
+{
+    uint32_t k = out->n_tokens, V = d->base.vocab;
+    const uint32_t *allowed = NULL;
+    int32_t token;
+
+    if (s->grammar) {
+        memset(d->words[member], 0, ((size_t)V + 31) / 32 * 4);
+        if (s->grammar->mask(s->grammar->ctx, s->sample, d->words[member]))
+            allowed = d->words[member];
+    }
+    out->rc = ds_sampler_draw(s->sampler, d->scratch[member], logits, allowed, pos + 1 - s->n_prompt, &token, NULL);
+    if (out->rc != DS_OK)
+        return;
+    if (s->grammar)
+        s->grammar->accept(s->grammar->ctx, s->sample, token);
+    if (s->logprobs) {
+        ds_logprob top[DS_DEV_MAX_TOP];
+        ds_logprobs(logits, V, token, &out->logprob[k], top, s->n_top);
+        for (uint32_t i = 0; i < s->n_top; i++)
+            out->top[k * DS_DEV_MAX_TOP + i] = (ds_engine_logprob){ top[i].id, top[i].logprob };
+    }
+    out->token[k] = token;
+    out->n_tokens++;
+    out->ended = is_stop_id(s, token) || pos + 2 >= s->limit;
+    if (!is_stop_id(s, token))
+        ds_sampler_see_output(s->sampler, token);
+}
+
+static void draw_all(cpu_dev *d, const job *j, uint32_t member)
+{
+    const ds_dev_rows *r = &d->now->rows[j->row];
+    ds_dev_out *out = &d->now->out[j->row];
+
+    if (!j->logits)
+        return;
+    if (!r->decode) {
+        draw(d, r->sample, j->logits, r->pos + r->n - 1, member, out);
+        return;
+    }
+    for (uint32_t i = 0; i <= j->drafts; i++) {
+        draw(d, r->sample, j->logits + (size_t)i * d->base.vocab, j->pos + i, member, out);
+        if (out->rc != DS_OK || out->ended || (i < j->drafts && out->token[out->n_tokens - 1] != j->token[i + 1]))
+            return;
+    }
+}
+
+static void draw_member(void *arg, uint32_t member, uint32_t n_members)
+{
+    cpu_dev *d = arg;
+
+    for (uint32_t i = member; i < d->n_jobs; i += n_members)
+        draw_all(d, &d->jobs[i], member);
+}
+
+/* ---- a step -------------------------------------------------------------------------------------------------------------------------------------- */
+
+static ds_seq rows_of(const cpu_dev *d, const job *j)
+{
+    const ds_dev_rows *r = &d->now->rows[j->row];
+    ds_seq q = { .slot = r->slot, .tail = DS_RUNNER_NONE, .blocks = r->blocks, .n_blocks = r->n_blocks, .pos = j->pos };
+
+    if (r->decode) {
+        q.n = 1 + j->drafts;
+        q.tokens = j->token;
+        q.dec_from = j->pos;
+        q.n_logits = q.n;
+        return q;
+    }
+    q.n = r->n;
+    q.tail = r->tail == DS_DEV_NONE ? DS_RUNNER_NONE : r->tail;
+    q.tokens = r->tokens;
+    q.image = r->image;
+    q.before = r->n_before == DS_DEV_NONE ? NULL : r->before;
+    q.enc_win = r->enc_win;
+    q.store_from = r->store_from;
+    q.dec_from = r->dec_from;
+    q.dec_win = r->dec_win;
+    q.n_logits = r->draw;
+    return q;
+}
+
+static void collect_jobs(cpu_dev *d, ds_dev_step *s)
+{
+    d->n_jobs = 0;
+    for (uint32_t i = 0; i < s->n_rows; i++) {
+        const ds_dev_rows *r = &s->rows[i];
+        const live *l = &d->slot[r->slot];
+        ds_dev_out *out = &s->out[i];
+        job *j = &d->jobs[d->n_jobs];
+        out->n_tokens = out->drafted = 0;
+        out->ended = out->saved = false;
+        out->rc = DS_OK;
+        out->skipped = atomic_load_explicit(&r->sample->stopped, memory_order_relaxed) || (r->decode && (!l->decoding || l->ended));
+        if (out->skipped)
+            continue;
+        j->row = i;
+        j->logits = NULL;
+        j->drafts = 0;
+        j->pos = r->decode ? l->pos : r->pos;
+        if (r->decode) {
+            uint32_t room = r->sample->limit - l->pos - 2;
+            j->token[0] = l->next;
+            j->drafts = r->drafts < room ? r->drafts : room;
+        }
+        d->n_jobs++;
+    }
+}
+
+/* All sequences in one pass; if that fails each alone, so that only the guilty ones fail. */
+static void forward(cpu_dev *d, ds_dev_step *s)
+{
+    const float *logits;
+    ds_err err;
+    ds_rc rc;
+
+    for (uint32_t i = 0; i < d->n_jobs; i++)
+        d->seqs[i] = rows_of(d, &d->jobs[i]);
+    rc = ds_runner_step(d->run, d->seqs, d->n_jobs, &logits, &err);
+    if (rc == DS_OK) {
+        uint64_t begin = ds_now_ns();
+        for (uint32_t i = 0; i < d->n_jobs; i++) {
+            d->jobs[i].logits = d->seqs[i].n_logits ? logits : NULL;
+            logits += (size_t)d->seqs[i].n_logits * d->base.vocab;
+        }
+        if (d->pool && d->n_jobs > 1)
+            ds_pool_run(d->pool, draw_member, d);
+        else
+            draw_member(d, 0, 1);
+        s->sample_ns = ds_now_ns() - begin;
+        return;
+    }
+    for (uint32_t i = 0; i < d->n_jobs; i++) {
+        job *j = &d->jobs[i];
+        ds_dev_out *out = &s->out[j->row];
+        out->rc = d->n_jobs == 1 ? rc : ds_runner_step(d->run, &d->seqs[i], 1, &logits, &err);
+        if (out->rc == DS_OK && d->seqs[i].n_logits) {
+            j->logits = logits;
+            draw_all(d, j, 0);
+        }
+    }
+}
+
+static void update(cpu_dev *d, ds_dev_step *s, const job *j)
+{
+    const ds_dev_rows *r = &s->rows[j->row];
+    ds_dev_out *out = &s->out[j->row];
+    live *l = &d->slot[r->slot];
+    uint32_t n;
+
+    if (r->decode) {
+        n = out->n_tokens;
+        out->drafted = j->drafts;
+        if (n > 0)
+            l->next = out->token[n - 1];
+    } else {
+        n = out->rc == DS_OK || out->n_tokens ? r->n : 0;
+        l->next = r->draw && out->n_tokens ? out->token[0] : r->begin;
+        l->decoding = r->draw || r->begin >= 0;
+        l->ended = false;
+    }
+    l->pos = j->pos + n;
+    l->ended = out->ended || out->rc != DS_OK;
+    out->pos = l->pos;
+    n = r->decode ? 1 + j->drafts : r->n;
+    s->q += n;
+    s->qc += (double)n * j->pos;
+    s->qq += (double)n * n;
+    if (r->save_to != DS_DEV_NONE && l->pos / DS_BLOCK_TOKENS > j->pos / DS_BLOCK_TOKENS) {
+        copy_slot(d, r->slot, r->save_to);
+        out->saved = true;
+    }
+}
+
+static void run_step(cpu_dev *d, ds_dev_step *s)
+{
+    uint64_t begin = ds_now_ns();
+
+    s->q = s->qc = s->qq = 0.0;
+    s->draft_ns = s->sample_ns = 0;
+    s->idle_ns = s->after_work && d->ended_ns ? begin - d->ended_ns : 0;
+    d->now = s;
+    for (uint32_t i = 0; i < s->n_ops; i++)
+        run_op(d, &s->ops[i]);
+    collect_jobs(d, s);
+    if (d->n_jobs > 0) {
+        make_drafts(d, s);
+        forward(d, s);
+        for (uint32_t i = 0; i < d->n_jobs; i++)
+            update(d, s, &d->jobs[i]);
+    }
+    d->ended_ns = ds_now_ns();
+    s->run_ns = d->ended_ns - begin;
+}
+
+/* ---- the thread ---------------------------------------------------------------------------------------------------------------------------------- */
+
+static void *device(void *arg)
+{
+    cpu_dev *d = arg;
+
+    pthread_mutex_lock(&d->mu);
+    for (;;) {
+        ds_dev_step *s;
+        while (!d->stop && d->n_done == d->n_queue)
+            pthread_cond_wait(&d->came, &d->mu);
+        if (d->n_done == d->n_queue)
+            break;
+        s = d->queue[d->n_done];
+        pthread_mutex_unlock(&d->mu);
+        run_step(d, s);
+        pthread_mutex_lock(&d->mu);
+        d->n_done++;
+        pthread_cond_signal(&d->gone);
+    }
+    pthread_mutex_unlock(&d->mu);
+    return NULL;
+}
+
+static void cpu_submit(ds_backend *b, ds_dev_step *s)
+{
+    cpu_dev *d = (cpu_dev *)b;
+
+    pthread_mutex_lock(&d->mu);
+    assert(d->n_queue < DS_DEV_DEPTH);
+    d->queue[d->n_queue++] = s;
+    pthread_cond_signal(&d->came);
+    pthread_mutex_unlock(&d->mu);
+}
+
+static void cpu_wait(ds_backend *b, ds_dev_step *s)
+{
+    cpu_dev *d = (cpu_dev *)b;
+
+    pthread_mutex_lock(&d->mu);
+    while (d->n_done == 0)
+        pthread_cond_wait(&d->gone, &d->mu);
+    assert(d->queue[0] == s);
+    (void)s;
+    d->n_queue--;
+    d->n_done--;
+    for (uint32_t i = 0; i < d->n_queue; i++)
+        d->queue[i] = d->queue[i + 1];
+    pthread_mutex_unlock(&d->mu);
+}
+
+static void cpu_destroy(ds_backend *b)
+{
+    cpu_dev *d = (cpu_dev *)b;
+
+    if (d->started) {
+        pthread_mutex_lock(&d->mu);
+        d->stop = true;
+        pthread_cond_signal(&d->came);
+        pthread_mutex_unlock(&d->mu);
+        pthread_join(d->thread, NULL);
+    }
+    pthread_mutex_destroy(&d->mu);
+    pthread_cond_destroy(&d->came);
+    pthread_cond_destroy(&d->gone);
+    for (uint32_t i = 0; i < d->n_members; i++) {
+        if (d->scratch)
+            ds_sampler_scratch_destroy(d->scratch[i]);
+        if (d->words)
+            free(d->words[i]);
+    }
+    free(d->scratch);
+    free(d->words);
+    free(d->slot);
+    free(d->jobs);
+    free(d->seqs);
+    free(d->drafting);
+    free(d->draft_seqs);
+    free(d->draft_ids);
+    free(d->conf);
+    ds_runner_destroy(d->run);
+    free(d);
+}
+
+static ds_rc take(cpu_dev *d, ds_err *err)
+{
+    uint32_t n = d->size.max_seqs, V = d->base.vocab;
+    ds_rc rc = DS_OK;
+
+    d->slot = calloc(d->size.n_slots, sizeof *d->slot);
+    d->jobs = calloc(n, sizeof *d->jobs);
+    d->seqs = calloc(n, sizeof *d->seqs);
+    d->drafting = calloc(n, sizeof *d->drafting);
+    d->draft_seqs = calloc(n, sizeof *d->draft_seqs);
+    d->draft_ids = calloc((size_t)n * (DS_DEV_MAX_DRAFTS + 1), sizeof *d->draft_ids);
+    d->conf = calloc((size_t)n * (DS_DEV_MAX_DRAFTS + 1), sizeof *d->conf);
+    d->scratch = calloc(d->n_members, sizeof *d->scratch);
+    d->words = calloc(d->n_members, sizeof *d->words);
+    if (!d->slot || !d->jobs || !d->seqs || !d->drafting || !d->draft_seqs || !d->draft_ids || !d->conf || !d->scratch || !d->words)
+        return ds_fail(err, DS_E_NOMEM, "engine: out of memory for %u sequences", n);
+    for (uint32_t i = 0; i < d->n_members && rc == DS_OK; i++) {
+        rc = ds_sampler_scratch_create(&d->scratch[i], V, err);
+        d->words[i] = calloc(((size_t)V + 31) / 32, 4);
+        if (rc == DS_OK && !d->words[i])
+            rc = ds_fail(err, DS_E_NOMEM, "engine: out of memory for %u sequences", n);
+    }
+    return rc;
+}
+
+ds_rc ds_backend_cpu_create(ds_backend **out, const ds_model *m, ds_pool *pool, const ds_backend_size *size, ds_err *err)
+{
+    static const ds_backend_fns fns = { cpu_submit, cpu_wait, cpu_destroy };
+    cpu_dev *d = calloc(1, sizeof *d);
+    ds_runner_opts ro = runner_opts(size, pool);
+    ds_model_layout lay;
+    ds_rc rc;
+    int started;
+
+    *out = NULL;
+    if (!d)
+        return ds_fail(err, DS_E_NOMEM, "engine: out of memory");
+    ds_model_layout_get(m, &lay);
+    d->m = m;
+    d->pool = pool;
+    d->size = *size;
+    d->n_members = pool ? ds_pool_size(pool) : 1;
+    d->base = (ds_backend){ .fn = &fns, .vocab = lay.vocab, .drafts = lay.drafts < DS_DEV_MAX_DRAFTS ? lay.drafts : DS_DEV_MAX_DRAFTS, .window = lay.window,
+                            .rollback = lay.rollback, .lookback = lay.lookback, .max_context = size->max_context, .block_bytes = lay.block_bytes, .slot_bytes = lay.slot_bytes };
+    pthread_mutex_init(&d->mu, NULL);
+    pthread_cond_init(&d->came, NULL);
+    pthread_cond_init(&d->gone, NULL);
+    rc = lay.drafts > DS_DEV_MAX_DRAFTS && !size->no_drafts ? ds_fail(err, DS_E_ARG, "engine: %u drafts a block, at most %d", lay.drafts, DS_DEV_MAX_DRAFTS) : DS_OK;
+    if (rc == DS_OK && lay.lookback > DS_DEV_LOOKBACK)
+        rc = ds_fail(err, DS_E_ARG, "engine: Engram looks %u tokens back, at most %d", lay.lookback, DS_DEV_LOOKBACK);
+    if (rc == DS_OK)
+        rc = take(d, err);
+    if (rc == DS_OK)
+        rc = ds_runner_create(&d->run, m, &ro, err);
+    if (rc == DS_OK && (started = pthread_create(&d->thread, NULL, device, d)) != 0)
+        rc = ds_fail(err, DS_E_IO, "engine: the device's thread can't start: %s", strerror(started));
+    if (rc != DS_OK) {
+        cpu_destroy(&d->base);
+        return rc;
+    }
+    d->started = true;
+    pthread_setname_np(d->thread, "ds-device");
+    *out = &d->base;
+    return DS_OK;
+}

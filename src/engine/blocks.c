@@ -1,0 +1,104 @@
+#include "engine/blocks.h"
+
+#include <assert.h>
+#include <stdlib.h>
+
+ds_rc ds_blocks_init(ds_blocks *b, uint32_t n, ds_err *err)
+{
+    *b = (ds_blocks){ .n = n, .n_idle = n };
+    b->ref = calloc(n, sizeof *b->ref);
+    b->next = calloc((size_t)n + 1, sizeof *b->next);
+    b->prev = calloc((size_t)n + 1, sizeof *b->prev);
+    if (!b->ref || !b->next || !b->prev) {
+        ds_blocks_fini(b);
+        return ds_fail(err, DS_E_NOMEM, "engine: out of memory for %u blocks", n);
+    }
+    for (uint32_t i = 0; i <= n; i++) {
+        b->next[i] = i == n ? 0 : i + 1;
+        b->prev[i] = i == 0 ? n : i - 1;
+    }
+    if (ds_keytab_init(&b->keys, n, err) != DS_OK) {
+        ds_blocks_fini(b);
+        return DS_E_NOMEM;
+    }
+    return DS_OK;
+}
+
+void ds_blocks_fini(ds_blocks *b)
+{
+    free(b->ref);
+    free(b->next);
+    free(b->prev);
+    ds_keytab_fini(&b->keys);
+    *b = (ds_blocks){ 0 };
+}
+
+static void unlink_block(ds_blocks *b, uint32_t i)
+{
+    b->next[b->prev[i]] = b->next[i];
+    b->prev[b->next[i]] = b->prev[i];
+    b->n_idle--;
+    b->n_cached -= b->keys.used[i];
+}
+
+/* Behind `at`. */
+static void link_block(ds_blocks *b, uint32_t i, uint32_t at)
+{
+    b->prev[i] = at;
+    b->next[i] = b->next[at];
+    b->prev[b->next[at]] = i;
+    b->next[at] = i;
+    b->n_idle++;
+    b->n_cached += b->keys.used[i];
+}
+
+uint32_t ds_blocks_take(ds_blocks *b)
+{
+    uint32_t i = b->next[b->n];
+
+    if (i == b->n)
+        return UINT32_MAX;
+    unlink_block(b, i);
+    b->evicted += b->keys.used[i];
+    ds_keytab_drop(&b->keys, i);
+    b->ref[i] = 1;
+    return i;
+}
+
+void ds_blocks_ref(ds_blocks *b, uint32_t i)
+{
+    assert(i < b->n);
+    if (b->ref[i] == 0)
+        unlink_block(b, i);
+    b->ref[i]++;
+}
+
+void ds_blocks_unref(ds_blocks *b, uint32_t i)
+{
+    assert(i < b->n && b->ref[i] > 0);
+    if (--b->ref[i] == 0)
+        link_block(b, i, b->keys.used[i] ? b->prev[b->n] : b->n);
+}
+
+bool ds_blocks_publish(ds_blocks *b, uint32_t i, const ds_key *k)
+{
+    assert(b->ref[i] > 0);
+    if (b->keys.used[i] || ds_keytab_find(&b->keys, k) != UINT32_MAX)
+        return false;
+    ds_keytab_put(&b->keys, k, i);
+    b->published++;
+    return true;
+}
+
+uint32_t ds_blocks_find(const ds_blocks *b, const ds_key *k)
+{
+    return ds_keytab_find(&b->keys, k);
+}
+
+void ds_blocks_flush(ds_blocks *b)
+{
+    for (uint32_t i = b->next[b->n]; i != b->n; i = b->next[i]) {
+        b->n_cached -= b->keys.used[i];
+        ds_keytab_drop(&b->keys, i);
+    }
+}

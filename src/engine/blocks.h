@@ -1,0 +1,41 @@
+/* Block manager: which KV blocks are free, in use, shared, cached.
+ *
+ * A block holds 128 tokens of every layer's compressed KV; the bytes are the device's. A block is in one of three states:
+ *   used    referenced by ref > 0 sequences (or waiting copies); with a key when it is published
+ *   cached  ref = 0, with a key: found by it, and the first to go are those left longest ago
+ *   free    ref = 0, without a key
+ * Invariant: used + cached + free = n; a key leads to one block; only blocks whose 128 tokens are all committed have keys.
+ * Threads: the loop's; nothing here locks.   Memory: all taken in init(). */
+#ifndef DS_ENGINE_BLOCKS_H
+#define DS_ENGINE_BLOCKS_H
+
+#include "engine/keytab.h"
+
+typedef struct {
+    uint32_t n;
+    uint32_t *ref;
+    uint32_t *next, *prev; /* list of blocks with ref = 0; n is its head: next[n] is the next to be given out */
+    ds_keytab keys;
+    uint32_t n_idle, n_cached; /* ref = 0; of them with a key */
+    uint64_t published, evicted;
+} ds_blocks;
+
+ds_rc ds_blocks_init(ds_blocks *b, uint32_t n, ds_err *err);
+void ds_blocks_fini(ds_blocks *b);
+
+/* A block nobody uses, ref = 1, the least recently used cached one if need be; UINT32_MAX: all are used. O(1). */
+uint32_t ds_blocks_take(ds_blocks *b);
+void ds_blocks_ref(ds_blocks *b, uint32_t block);
+/* The last reference makes it cached (when it has a key) or free. Release a sequence's blocks from the last to the first: leaves then go before their parents. */
+void ds_blocks_unref(ds_blocks *b, uint32_t block);
+/* Gives a used block its key; false: another block has it already, this one stays private. */
+bool ds_blocks_publish(ds_blocks *b, uint32_t block, const ds_key *k);
+uint32_t ds_blocks_find(const ds_blocks *b, const ds_key *k); /* no reference is taken; UINT32_MAX: none */
+static inline uint32_t ds_blocks_available(const ds_blocks *b)
+{
+    return b->n_idle;
+}
+/* Forgets the keys of all blocks that nobody uses. */
+void ds_blocks_flush(ds_blocks *b);
+
+#endif

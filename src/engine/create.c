@@ -1,0 +1,375 @@
+/* The memory plan, and taking what it says. */
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/mem.h"
+#include "engine/create_internal.h"
+#include "engine/engine_internal.h"
+#include "model/model.h"
+
+static uint32_t or_default(uint32_t v, uint32_t def)
+{
+    return v ? v : def;
+}
+
+static ds_rc range(const char *name, uint64_t v, uint64_t lo, uint64_t hi, ds_err *err)
+{
+    if (v >= lo && v <= hi)
+        return DS_OK;
+    return ds_fail(err, DS_E_ARG, "engine: %s = %llu is not within %llu..%llu", name, (unsigned long long)v, (unsigned long long)lo, (unsigned long long)hi);
+}
+
+/* Defaults, and what doesn't depend on memory. */
+static ds_rc fill(ds_engine_opts *o, uint32_t context_limit, uint32_t model_drafts, ds_err *err)
+{
+    ds_rc rc;
+
+    o->max_context = or_default(o->max_context, context_limit);
+    o->max_running = or_default(o->max_running, 16);
+    o->max_requests = or_default(o->max_requests, 4096);
+    o->max_samples = or_default(o->max_samples, 16);
+    o->step_tokens = or_default(o->step_tokens, 512);
+    o->prefills = or_default(o->prefills, 4);
+    o->state_ttl_ms = or_default(o->state_ttl_ms, 600000);
+    o->ageing_ms = or_default(o->ageing_ms, 1000);
+    o->verify_rows = or_default(o->verify_rows, 64);
+    if ((rc = range("max_running", o->max_running, 1, 4096, err)) != DS_OK || (rc = range("max_context", o->max_context, 2, context_limit, err)) != DS_OK ||
+        (rc = range("max_requests", o->max_requests, 1, 1u << 20, err)) != DS_OK || (rc = range("max_samples", o->max_samples, 1, 32, err)) != DS_OK ||
+        (rc = range("step_tokens", o->step_tokens, 1, 1u << 18, err)) != DS_OK || (rc = range("verify_rows", o->verify_rows, 1, 1u << 16, err)) != DS_OK ||
+        (rc = range("mode", o->mode, 0, DS_ENGINE_EXACT, err)) != DS_OK)
+        return rc;
+    if (o->prefills > o->max_running)
+        o->prefills = o->max_running;
+    o->saved_states = or_default(o->saved_states, 2 * o->max_running);
+    if ((rc = range("saved_states", o->saved_states, 2, 1u << 18, err)) != DS_OK)
+        return rc;
+    if (o->step_tokens < o->max_running + 16) /* every sequence has a row, and a prompt always moves */
+        o->step_tokens = o->max_running + 16;
+    if (o->drafts > 0 && (uint32_t)o->drafts > model_drafts)
+        return ds_fail(err, DS_E_ARG, "engine: %d drafts a step, the model makes %u", o->drafts, model_drafts);
+    if (o->drafts < DS_ENGINE_DRAFTS_AUTO)
+        return ds_fail(err, DS_E_ARG, "engine: drafts = %d: off is 0, automatic %d", o->drafts, DS_ENGINE_DRAFTS_AUTO);
+    if (model_drafts == 0)
+        o->drafts = 0;
+    return DS_OK;
+}
+
+static ds_backend_size sizes(const ds_engine_opts *o)
+{
+    return (ds_backend_size){
+        .max_context = o->max_context,
+        .n_blocks = o->kv_blocks,
+        .n_slots = o->max_running + o->saved_states,
+        .n_tails = o->mode == DS_ENGINE_CED ? o->prefills : 0,
+        .max_seqs = o->max_running,
+        .max_rows = o->step_tokens + (o->drafts ? o->verify_rows : 0),
+        .max_logits = o->max_running + (o->drafts ? o->verify_rows : 0),
+        .bf16 = o->bf16,
+        .no_drafts = o->drafts == 0,
+    };
+}
+
+/* ---- the plan ------------------------------------------------------------------------------------------------------------------------------------ */
+
+static uint64_t host_bytes(const ds_engine_opts *o)
+{
+    return (uint64_t)o->kv_blocks * (3 * 4 + 32 + 1 + 16) + (uint64_t)(o->saved_states) * 100 + (uint64_t)o->max_requests * (16 + 8ull * o->max_samples) +
+           (uint64_t)o->max_running * DS_DEV_DEPTH * (sizeof(ds_dev_rows) + sizeof(ds_dev_out) + (DS_DEV_MAX_DRAFTS + 1) * DS_DEV_MAX_TOP * 8);
+}
+
+static bool model_bytes(ds_engine_plan *p, const ds_model *m, const ds_engine_opts *o)
+{
+    ds_backend_size size = sizes(o);
+    ds_runner_size rs;
+
+    if (!ds_backend_cpu_bytes(m, &size, &rs))
+        return false;
+    p->kv = rs.kv;
+    p->states = rs.slots;
+    p->tails = rs.tails;
+    p->tables = rs.tables;
+    p->buffers = rs.buffers + rs.scratch;
+    p->host = host_bytes(o);
+    p->total = rs.total + p->host;
+    return true;
+}
+
+/* Blocks for a context of `context` tokens within the budget; 0: not even one sequence fits. */
+static uint32_t blocks_within(ds_engine_plan *p, const ds_model *m, const ds_engine_opts *opts, uint32_t context)
+{
+    ds_engine_opts o = *opts;
+    uint32_t least = ds_eng_blocks_for(context);
+    uint64_t more, block = 0, one;
+
+    o.max_context = context;
+    o.kv_blocks = least;
+    if (!model_bytes(p, m, &o) || p->total > opts->memory_bytes)
+        return 0;
+    one = p->total;
+    o.kv_blocks = least + 1;
+    if (model_bytes(p, m, &o))
+        block = p->total - one;
+    more = block ? (opts->memory_bytes - one) / block : 0;
+    return more > (1u << 28) ? 1u << 28 : least + (uint32_t)more;
+}
+
+static ds_rc choose_blocks(ds_engine_plan *p, const ds_model *m, ds_engine_opts *o, ds_err *err)
+{
+    uint32_t least = ds_eng_blocks_for(o->max_context), lo = 1, hi;
+
+    if (o->kv_blocks && o->kv_blocks < least)
+        return ds_fail(err, DS_E_ARG, "engine: %u KV blocks hold %llu tokens, less than the context of %u", o->kv_blocks, 128ull * o->kv_blocks, o->max_context);
+    if (!o->memory_bytes) {
+        uint32_t share = o->max_running < 4 ? o->max_running : 4;
+        if (!o->kv_blocks)
+            o->kv_blocks = (uint64_t)least * share < (1u << 28) ? least * share : 1u << 28;
+        return DS_OK;
+    }
+    if (o->kv_blocks) {
+        if (model_bytes(p, m, o) && p->total <= o->memory_bytes)
+            return DS_OK;
+    } else if ((o->kv_blocks = blocks_within(p, m, o, o->max_context)) != 0) {
+        return DS_OK;
+    }
+    for (hi = o->max_context; lo < hi;) { /* the largest context of which one sequence fits; 1: none */
+        uint32_t mid = lo + (hi - lo + 1) / 2;
+        if (blocks_within(p, m, o, mid))
+            lo = mid;
+        else
+            hi = mid - 1;
+    }
+    if (lo < 2)
+        return ds_fail(err, DS_E_NOMEM, "engine: %llu bytes are too few for any context with %u running sequences and %u saved states", (unsigned long long)o->memory_bytes,
+                       o->max_running, o->saved_states);
+    return ds_fail(err, DS_E_NOMEM, "engine: a context of %u tokens with %u running sequences and %u saved states takes more than %llu bytes; the largest context that fits is %u",
+                   o->max_context, o->max_running, o->saved_states, (unsigned long long)o->memory_bytes, lo);
+}
+
+static ds_rc plan_model(ds_engine_plan *p, const ds_model *m, ds_engine_opts *o, ds_err *err)
+{
+    ds_model_layout lay;
+    ds_rc rc;
+
+    *p = (ds_engine_plan){ 0 };
+    ds_model_layout_get(m, &lay);
+    rc = fill(o, lay.max_context, lay.drafts, err);
+    if (rc == DS_OK)
+        rc = choose_blocks(p, m, o, err);
+    if (rc != DS_OK)
+        return rc;
+    if (!model_bytes(p, m, o))
+        return ds_fail(err, DS_E_NOMEM, "engine: a context of %u tokens: more memory than can be addressed", o->max_context);
+    p->block_bytes = lay.block_bytes;
+    p->slot_bytes = lay.slot_bytes;
+    return DS_OK;
+}
+
+static void describe(ds_engine_plan *p, const ds_engine_opts *o)
+{
+    p->kv_blocks = o->kv_blocks;
+    p->kv_tokens = (uint64_t)o->kv_blocks * DS_BLOCK_TOKENS;
+    p->state_slots = o->max_running;
+    p->saved_states = o->saved_states;
+    p->max_context = o->max_context;
+    p->max_running = o->max_running;
+    p->step_tokens = o->step_tokens;
+}
+
+ds_rc ds_engine_plan_get(ds_engine_plan *out, const struct ds_model *m, const ds_engine_opts *opts, ds_err *err)
+{
+    ds_engine_opts o = *opts;
+    ds_rc rc = plan_model(out, m, &o, err);
+
+    if (rc == DS_OK)
+        describe(out, &o);
+    return rc;
+}
+
+ds_rc ds_engine_plan_of(const ds_engine *e, ds_engine_plan *out)
+{
+    *out = e->plan;
+    return DS_OK;
+}
+
+/* ---- tables -------------------------------------------------------------------------------------------------------------------------------------- */
+
+static ds_rc take_step(ds_eng_step *st, const ds_engine_opts *o, ds_err *err)
+{
+    uint32_t n = o->max_running;
+
+    st->dev.cap_rows = n;
+    st->dev.cap_ops = 6 * n + 16;
+    st->cap_after = 6 * n + 16;
+    st->dev.rows = calloc(n, sizeof *st->dev.rows);
+    st->dev.out = calloc(n, sizeof *st->dev.out);
+    st->dev.ops = calloc(st->dev.cap_ops, sizeof *st->dev.ops);
+    st->who = calloc(n, sizeof *st->who);
+    st->save = calloc(n, sizeof *st->save);
+    st->after = calloc(st->cap_after, sizeof *st->after);
+    st->top = calloc((size_t)n * (DS_DEV_MAX_DRAFTS + 1) * DS_DEV_MAX_TOP, sizeof *st->top);
+    if (!st->dev.rows || !st->dev.out || !st->dev.ops || !st->who || !st->save || !st->after || !st->top)
+        return ds_fail(err, DS_E_NOMEM, "engine: out of memory for steps of %u sequences", n);
+    for (uint32_t i = 0; i < n; i++)
+        st->dev.out[i].top = st->top + (size_t)i * (DS_DEV_MAX_DRAFTS + 1) * DS_DEV_MAX_TOP;
+    return DS_OK;
+}
+
+static char *copy_text(const char *s)
+{
+    return s ? strdup(s) : NULL;
+}
+
+static ds_rc take_tables(ds_engine *e, ds_err *err)
+{
+    ds_engine_opts *o = &e->o;
+    pthread_condattr_t attr;
+    ds_rc rc = DS_OK;
+
+    pthread_mutex_init(&e->mu, NULL);
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(&e->work, &attr);
+    pthread_cond_init(&e->events, &attr);
+    pthread_condattr_destroy(&attr);
+    e->ids[0] = copy_text(o->model_revision);
+    e->ids[1] = copy_text(o->tokenizer_id);
+    e->ids[2] = copy_text(o->template_id);
+    if ((o->model_revision && !e->ids[0]) || (o->tokenizer_id && !e->ids[1]) || (o->template_id && !e->ids[2]))
+        return ds_fail(err, DS_E_NOMEM, "engine: out of memory");
+    o->model_revision = e->ids[0];
+    o->tokenizer_id = e->ids[1];
+    o->template_id = e->ids[2];
+    e->cap_dirty = o->max_requests * o->max_samples;
+    e->running = calloc(o->max_running, sizeof *e->running);
+    e->prefilling = calloc(o->max_running, sizeof *e->prefilling);
+    e->tail = calloc(o->prefills, sizeof *e->tail);
+    e->dirty = calloc(e->cap_dirty, sizeof *e->dirty);
+    e->generation = calloc(o->max_requests, sizeof *e->generation);
+    e->free_index = calloc(o->max_requests, sizeof *e->free_index);
+    if (!e->running || !e->prefilling || !e->tail || !e->dirty || !e->generation || !e->free_index)
+        return ds_fail(err, DS_E_NOMEM, "engine: out of memory for %u requests", o->max_requests);
+    for (e->n_free_tails = 0; e->n_free_tails < o->prefills; e->n_free_tails++)
+        e->tail[e->n_free_tails] = e->n_free_tails;
+    for (e->n_free_index = 0; e->n_free_index < o->max_requests; e->n_free_index++)
+        e->free_index[e->n_free_index] = o->max_requests - 1 - e->n_free_index;
+    for (int i = 0; i < DS_DEV_DEPTH && rc == DS_OK; i++)
+        rc = take_step(&e->step[i], o, err);
+    if (rc == DS_OK)
+        rc = ds_blocks_init(&e->blocks, o->kv_blocks, err);
+    if (rc == DS_OK)
+        rc = ds_states_init(&e->states, o->max_running, o->saved_states, 1000ull * o->state_ttl_ms, err);
+    if (rc != DS_OK)
+        return rc;
+    e->table = calloc(o->max_requests, sizeof *e->table); /* last: with it the engine is whole */
+    if (!e->table)
+        return ds_fail(err, DS_E_NOMEM, "engine: out of memory for %u requests", o->max_requests);
+    e->hit_margin = e->dev->window + 6 > HIT_MARGIN ? e->dev->window + 6 : HIT_MARGIN;
+    snprintf(e->layout, sizeof e->layout, "block %llu slot %llu window %u mode %d bf16 %d", (unsigned long long)e->dev->block_bytes, (unsigned long long)e->dev->slot_bytes,
+             e->dev->window, (int)o->mode, (int)o->bf16);
+    ds_spec_init(&e->spec, o->drafts ? e->dev->drafts : 0, o->drafts);
+    return DS_OK;
+}
+
+void ds_eng_free_tables(ds_engine *e)
+{
+    if (e->dev)
+        e->dev->fn->destroy(e->dev);
+    ds_blocks_fini(&e->blocks);
+    ds_states_fini(&e->states);
+    for (int i = 0; i < DS_DEV_DEPTH; i++) {
+        ds_eng_step *st = &e->step[i];
+        free(st->dev.rows);
+        free(st->dev.out);
+        free(st->dev.ops);
+        free(st->who);
+        free(st->save);
+        free(st->after);
+        free(st->top);
+    }
+    for (int i = 0; i < 3; i++)
+        free(e->ids[i]);
+    free(e->running);
+    free(e->prefilling);
+    free(e->tail);
+    free(e->dirty);
+    free(e->generation);
+    free(e->free_index);
+    free(e->table);
+    if (e->dev) { /* tables were begun */
+        pthread_mutex_destroy(&e->mu);
+        pthread_cond_destroy(&e->work);
+        pthread_cond_destroy(&e->events);
+    }
+    free(e);
+}
+
+ds_rc ds_engine_create(ds_engine **out, const struct ds_model *m, struct ds_pool *pool, const ds_engine_opts *opts, ds_err *err)
+{
+    ds_engine *e = calloc(1, sizeof *e);
+    ds_backend_size size;
+    ds_rc rc;
+
+    *out = NULL;
+    if (!e)
+        return ds_fail(err, DS_E_NOMEM, "engine: out of memory");
+    e->o = *opts;
+    e->was_empty = true;
+    rc = plan_model(&e->plan, m, &e->o, err);
+    if (rc == DS_OK) {
+        size = sizes(&e->o);
+        e->hidden = ds_model_config(m)->hidden_size;
+        rc = ds_backend_cpu_create(&e->dev, m, pool, &size, err);
+    }
+    if (rc == DS_OK)
+        rc = take_tables(e, err);
+    if (rc != DS_OK) {
+        ds_eng_free_tables(e);
+        return rc;
+    }
+    describe(&e->plan, &e->o);
+    *out = e;
+    return DS_OK;
+}
+
+ds_rc ds_engine_create_stub(ds_engine **out, const ds_engine_stub *s, const ds_engine_opts *opts, ds_err *err)
+{
+    enum { STUB_CONTEXT = 1 << 20 };
+    ds_engine *e = calloc(1, sizeof *e);
+    ds_backend_size size;
+    ds_rc rc;
+
+    *out = NULL;
+    if (!e)
+        return ds_fail(err, DS_E_NOMEM, "engine: out of memory");
+    e->o = *opts;
+    e->was_empty = true;
+    e->stub = true;
+    e->hidden = 1;
+    rc = fill(&e->o, STUB_CONTEXT, s->drafts, err);
+    if (rc == DS_OK && s->drafts > DS_DEV_MAX_DRAFTS)
+        rc = ds_fail(err, DS_E_ARG, "engine: a stub with %u drafts: at most %d", s->drafts, DS_DEV_MAX_DRAFTS);
+    if (rc == DS_OK) {
+        uint32_t least = ds_eng_blocks_for(e->o.max_context);
+        if (e->o.kv_blocks == 0)
+            e->o.kv_blocks = least * (e->o.max_running < 4 ? e->o.max_running : 4);
+        if (e->o.kv_blocks < least)
+            rc = ds_fail(err, DS_E_ARG, "engine: %u KV blocks hold %llu tokens, less than the context of %u", e->o.kv_blocks, 128ull * e->o.kv_blocks, e->o.max_context);
+    }
+    if (rc == DS_OK) {
+        size = sizes(&e->o);
+        rc = ds_backend_null_create(&e->dev, s, &size, err);
+    }
+    if (rc == DS_OK)
+        rc = take_tables(e, err);
+    if (rc != DS_OK) {
+        ds_eng_free_tables(e);
+        return rc;
+    }
+    e->plan.host = e->plan.total = host_bytes(&e->o);
+    describe(&e->plan, &e->o);
+    *out = e;
+    return DS_OK;
+}

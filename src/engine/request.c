@@ -1,0 +1,266 @@
+/* Making a request: every value checked, every byte taken, before the loop hears of it. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/mem.h"
+#include "engine/engine_internal.h"
+
+static ds_sample_opts sample_opts(const ds_engine_sampling *s, uint32_t sample)
+{
+    return (ds_sample_opts){ .temperature = s->temperature, .top_p = s->top_p, .min_p = s->min_p, .top_k = s->top_k, .repetition_penalty = s->repetition_penalty,
+                             .presence_penalty = s->presence_penalty, .frequency_penalty = s->frequency_penalty, .seed = s->seed + sample };
+}
+
+static ds_rc check_images(const ds_engine_request *q, ds_err *err)
+{
+    uint32_t end = 0;
+
+    for (size_t i = 0; i < q->n_images; i++) {
+        const ds_engine_image *m = &q->images[i];
+        if (m->n == 0 || m->pos < end || m->n > q->n_prompt || m->pos > q->n_prompt - m->n || !m->embedding)
+            return ds_fail(err, DS_E_ARG, "image %zu: positions %u .. %llu of a prompt of %u tokens: out of range, overlapping or without embedding", i, m->pos,
+                           (unsigned long long)m->pos + m->n, q->n_prompt);
+        end = m->pos + m->n;
+    }
+    return DS_OK;
+}
+
+static bool in_image(const ds_engine_request *q, uint32_t pos)
+{
+    for (size_t i = 0; i < q->n_images; i++)
+        if (pos >= q->images[i].pos && pos - q->images[i].pos < q->images[i].n)
+            return true;
+    return false;
+}
+
+static size_t stop_length(const ds_engine_request *q, size_t i)
+{
+    return q->stop_bytes ? q->stop_bytes[i] : strlen(q->stop[i]);
+}
+
+static ds_rc check(const ds_engine *e, const ds_engine_request *q, ds_err *err)
+{
+    ds_sample_opts so = sample_opts(&q->sampling, 0);
+    uint32_t n = q->n ? q->n : 1, vocab = e->dev->vocab;
+    ds_rc rc;
+
+    if (q->n_prompt == 0 || !q->prompt)
+        return ds_fail(err, DS_E_ARG, "the prompt is empty");
+    if (q->n_prompt >= e->o.max_context)
+        return ds_fail(err, DS_E_ARG, "the prompt has %u tokens and the context ends at %u: no room for an answer", q->n_prompt, e->o.max_context);
+    if (q->max_tokens == 0)
+        return ds_fail(err, DS_E_ARG, "max_tokens: 0 is not at least 1");
+    if (n > e->o.max_samples)
+        return ds_fail(err, DS_E_ARG, "n: %u is not within 1..%u", n, e->o.max_samples);
+    if (q->priority >= N_LEVELS)
+        return ds_fail(err, DS_E_ARG, "priority: %u is not within 0..%d", q->priority, N_LEVELS - 1);
+    if (q->n_top > DS_DEV_MAX_TOP)
+        return ds_fail(err, DS_E_ARG, "top logprobs: %u is more than %d", q->n_top, DS_DEV_MAX_TOP);
+    if (q->n_stop_ids > MAX_STOP_IDS || q->n_stop > MAX_STOPS)
+        return ds_fail(err, DS_E_ARG, "stop: %zu strings and %zu ids: at most %d of each", q->n_stop, q->n_stop_ids, MAX_STOPS);
+    if (q->n_stop && !e->o.token_bytes)
+        return ds_fail(err, DS_E_ARG, "stop: this engine knows no text, only ids");
+    for (size_t i = 0; i < q->n_stop; i++)
+        if (stop_length(q, i) == 0 || stop_length(q, i) > MAX_STOP_BYTES)
+            return ds_fail(err, DS_E_ARG, "stop: string %zu has %zu bytes: 1..%d", i, stop_length(q, i), MAX_STOP_BYTES);
+    rc = ds_sample_check(&so, err);
+    if (rc == DS_OK)
+        rc = check_images(q, err);
+    if (rc != DS_OK)
+        return rc;
+    for (size_t i = 0; i < q->n_bias; i++)
+        if (q->bias[i].id >= vocab || !isfinite(q->bias[i].bias))
+            return ds_fail(err, DS_E_ARG, "logit_bias: %g for id %u: outside the vocabulary of %u, or not finite", (double)q->bias[i].bias, q->bias[i].id, vocab);
+    for (uint32_t i = 0; i < q->n_prompt; i++)
+        if ((q->prompt[i] < 0 || (uint32_t)q->prompt[i] >= vocab) && !in_image(q, i))
+            return ds_fail(err, DS_E_ARG, "prompt: token id %d at position %u is outside the vocabulary (0 .. %u)", q->prompt[i], i, vocab - 1);
+    return DS_OK;
+}
+
+/* Where a match of `k` bytes goes on after a byte that doesn't continue it. */
+static void failure_function(uint16_t *fail, const char *s, size_t n)
+{
+    fail[0] = 0;
+    for (size_t i = 1, k = 0; i < n; i++) {
+        while (k > 0 && s[i] != s[k])
+            k = fail[k - 1];
+        k += s[i] == s[k];
+        fail[i] = (uint16_t)k;
+    }
+}
+
+static bool copy_stops(ds_eng_request *r, const ds_engine_request *q)
+{
+    size_t total = 0;
+
+    for (size_t i = 0; i < q->n_stop; i++)
+        total += stop_length(q, i);
+    r->n_stop = (uint32_t)q->n_stop;
+    if (total == 0)
+        return true;
+    r->stop = malloc(total);
+    r->stop_fail = malloc(total * sizeof *r->stop_fail);
+    if (!r->stop || !r->stop_fail)
+        return false;
+    for (uint32_t i = 0; i < r->n_stop; i++) {
+        size_t n = stop_length(q, i);
+        memcpy(r->stop + r->stop_at[i], q->stop[i], n);
+        failure_function(r->stop_fail + r->stop_at[i], q->stop[i], n);
+        r->stop_at[i + 1] = r->stop_at[i] + (uint32_t)n;
+    }
+    return true;
+}
+
+static bool copy_images(ds_eng_request *r, const ds_engine_request *q, uint32_t hidden)
+{
+    if (q->n_images == 0)
+        return true;
+    r->n_images = q->n_images;
+    r->images = malloc(q->n_images * sizeof *r->images);
+    r->embedding = calloc(r->n_prompt, sizeof *r->embedding);
+    if (!r->images || !r->embedding)
+        return false;
+    memcpy(r->images, q->images, q->n_images * sizeof *r->images);
+    for (size_t i = 0; i < q->n_images; i++)
+        for (uint32_t k = 0; k < q->images[i].n; k++)
+            r->embedding[q->images[i].pos + k] = q->images[i].embedding + (size_t)k * hidden;
+    return true;
+}
+
+/* Ids at image positions are nobody's words. */
+static void see_prompt(ds_sampler *sampler, const ds_eng_request *r)
+{
+    for (uint32_t i = 0; i < r->n_prompt; i++)
+        if (!r->embedding || !r->embedding[i])
+            ds_sampler_see_prompt(sampler, &r->prompt[i], 1);
+}
+
+static ds_rc make_sample(ds_eng_sample *s, const ds_engine *e, ds_eng_request *r, const ds_engine_request *q, const ds_token_bias *bias, uint32_t index, ds_err *err)
+{
+    ds_sample_opts so = sample_opts(&q->sampling, index);
+    uint32_t room = e->o.max_context - r->n_prompt, longest = q->max_tokens < room ? q->max_tokens : room, window = e->dev->window;
+    ds_rc rc;
+
+    s->req = r;
+    s->index = index;
+    s->cap_out = longest;
+    s->seat = s->tail = s->parked = s->fork_state = NONE;
+    s->level = q->priority;
+    s->cap_blocks = ds_eng_blocks_for(r->n_prompt + longest);
+    s->dev = (ds_dev_sample){ .grammar = q->grammar ? &r->grammar : NULL, .sample = index, .stop_ids = r->stop_ids, .n_stop_ids = (uint32_t)q->n_stop_ids,
+                              .n_prompt = r->n_prompt, .limit = r->n_prompt + longest, .n_top = q->logprobs ? q->n_top : 0, .logprobs = q->logprobs,
+                              .seed = so.seed, .user = q->user };
+    if (e->o.mode == DS_ENGINE_CED)
+        s->dev.dec_start = r->n_prompt > window ? r->n_prompt - window : 0;
+    s->blocks = calloc(s->cap_blocks, sizeof *s->blocks);
+    s->keys = calloc(s->cap_blocks, sizeof *s->keys);
+    s->out = calloc(longest, sizeof *s->out);
+    if (q->logprobs)
+        s->lp = calloc(longest, sizeof *s->lp);
+    if (s->dev.n_top)
+        s->top = calloc((size_t)longest * s->dev.n_top, sizeof *s->top);
+    if (r->n_stop)
+        s->held = calloc(longest, sizeof *s->held);
+    if (!s->blocks || !s->keys || !s->out || (q->logprobs && !s->lp) || (s->dev.n_top && !s->top) || (r->n_stop && !s->held))
+        return ds_fail(err, DS_E_NOMEM, "engine: out of memory for a request of %u tokens", r->n_prompt + longest);
+    if (e->stub)
+        return DS_OK;
+    rc = ds_sampler_create(&s->dev.sampler, e->dev->vocab, &so, bias, q->n_bias, err);
+    if (rc == DS_OK)
+        see_prompt(s->dev.sampler, r);
+    return rc;
+}
+
+static void prompt_keys(const ds_engine *e, ds_eng_request *r, const ds_engine_request *q)
+{
+    ds_key before;
+    uint32_t n = r->n_prompt / DS_BLOCK_TOKENS;
+
+    if (r->no_cache)
+        return;
+    ds_chain_ns(&r->ns, &e->o, e->layout, q->cache_domain, q->cache_salt);
+    before = r->ns;
+    for (uint32_t i = 0; i < n; i++) {
+        ds_chain_next(&r->samples[0].keys[i], &before, r->prompt + (size_t)i * DS_BLOCK_TOKENS, i * DS_BLOCK_TOKENS, r->images, r->n_images);
+        before = r->samples[0].keys[i];
+    }
+    for (uint32_t k = 0; k < r->n_samples; k++) {
+        if (k > 0)
+            memcpy(r->samples[k].keys, r->samples[0].keys, n * sizeof(ds_key));
+        r->samples[k].n_keys = n;
+    }
+}
+
+ds_rc ds_eng_request_create(ds_eng_request **out, const ds_engine *e, const ds_engine_request *q, ds_err *err)
+{
+    ds_rc rc = check(e, q, err);
+    ds_token_bias *bias = NULL;
+    ds_eng_request *r;
+
+    *out = NULL;
+    if (rc != DS_OK)
+        return rc;
+    r = calloc(1, sizeof *r);
+    if (!r)
+        return ds_fail(err, DS_E_NOMEM, "engine: out of memory");
+    r->user = q->user;
+    r->n_prompt = q->n_prompt;
+    r->n_samples = q->n ? q->n : 1;
+    r->no_cache = q->no_cache || e->o.no_prefix_cache;
+    r->level = q->priority;
+    r->added_us = ds_now_us();
+    r->deadline_us = q->deadline_us ? r->added_us + q->deadline_us : 0;
+    if (q->grammar)
+        r->grammar = *q->grammar;
+    if (q->n_stop_ids)
+        memcpy(r->stop_ids, q->stop_ids, q->n_stop_ids * sizeof *r->stop_ids);
+    r->prompt = malloc(q->n_prompt * sizeof *r->prompt);
+    r->samples = calloc(r->n_samples, sizeof *r->samples);
+    if (!r->prompt || !r->samples || !copy_stops(r, q) || !copy_images(r, q, e->hidden)) {
+        ds_eng_request_free(r);
+        return ds_fail(err, DS_E_NOMEM, "engine: out of memory for a request of %u tokens", q->n_prompt);
+    }
+    memcpy(r->prompt, q->prompt, q->n_prompt * sizeof *r->prompt);
+    if (q->n_bias && !e->stub) {
+        bias = malloc(q->n_bias * sizeof *bias);
+        if (!bias)
+            rc = ds_fail(err, DS_E_NOMEM, "engine: out of memory");
+        for (size_t i = 0; bias && i < q->n_bias; i++)
+            bias[i] = (ds_token_bias){ q->bias[i].id, q->bias[i].bias };
+    }
+    for (uint32_t i = 0; i < r->n_samples && rc == DS_OK; i++)
+        rc = make_sample(&r->samples[i], e, r, q, bias, i, err);
+    free(bias);
+    if (rc != DS_OK) {
+        ds_eng_request_free(r);
+        return rc;
+    }
+    prompt_keys(e, r, q);
+    *out = r;
+    return DS_OK;
+}
+
+void ds_eng_request_free(ds_eng_request *r)
+{
+    if (!r)
+        return;
+    for (uint32_t i = 0; r->samples && i < r->n_samples; i++) {
+        ds_eng_sample *s = &r->samples[i];
+        free(s->blocks);
+        free(s->keys);
+        free(s->out);
+        free(s->lp);
+        free(s->top);
+        free(s->held);
+        ds_sampler_destroy(s->dev.sampler);
+    }
+    free(r->samples);
+    free(r->prompt);
+    free(r->images);
+    free(r->embedding);
+    free(r->stop);
+    free(r->stop_fail);
+    free(r);
+}

@@ -1,0 +1,295 @@
+/* Planning a step: who gets rows. Decode first; prompts share what the time budget leaves. */
+#include <assert.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "engine/engine_internal.h"
+
+/* A draft with a chance below this costs more rows than it brings tokens, at any price of a row seen so far. */
+#define LEAST_CHANCE 0.1f
+enum { SMALLEST_CHUNK = 16 }; /* a prompt always moves, however little time decoding leaves */
+
+void ds_eng_op(ds_eng_step *st, ds_dev_op_kind kind, uint32_t src, uint32_t dst)
+{
+    assert(st->dev.n_ops < st->dev.cap_ops);
+    st->dev.ops[st->dev.n_ops++] = (ds_dev_op){ kind, src, dst };
+}
+
+void ds_eng_after_step(ds_eng_step *st, ds_eng_after_kind kind, uint32_t what)
+{
+    assert(st->n_after < st->cap_after);
+    st->after[st->n_after++] = (ds_eng_after){ kind, what };
+}
+
+/* Blocks for positions 0 .. end-1. On false the sample itself had to leave, or has less than it wants: it then has what it had. */
+static bool cover(ds_engine *e, ds_eng_sample *s, uint32_t end)
+{
+    uint32_t want = ds_eng_blocks_for(end);
+
+    assert(want <= s->cap_blocks);
+    while (s->n_blocks < want) {
+        uint32_t b = ds_blocks_take(&e->blocks);
+        if (b == UINT32_MAX) {
+            if (!ds_eng_make_room(e, s))
+                return false;
+            b = ds_blocks_take(&e->blocks);
+            if (b == UINT32_MAX)
+                return false; /* whoever leaves has rows in flight: next time */
+        }
+        s->blocks[s->n_blocks++] = b;
+    }
+    return true;
+}
+
+static ds_dev_rows *new_row(ds_engine *e, ds_eng_step *st, ds_eng_sample *s, uint32_t save)
+{
+    uint32_t i = st->dev.n_rows++;
+    ds_dev_rows *r = &st->dev.rows[i];
+
+    assert(i < st->dev.cap_rows);
+    st->who[i] = s;
+    st->save[i] = save;
+    *r = (ds_dev_rows){ .sample = &s->dev, .slot = s->seat, .blocks = s->blocks, .n_blocks = s->n_blocks, .save_to = save == NONE ? NONE : ds_states_slot(&e->states, save),
+                        .tail = NONE, .n_before = NONE, .begin = -1 };
+    s->busy_until = st->dev.no;
+    return r;
+}
+
+/* A saved state for rows that may cross a border, unless nobody would find it. */
+static uint32_t want_save(ds_engine *e, const ds_eng_sample *s)
+{
+    return s->req->no_cache ? NONE : ds_states_take(&e->states);
+}
+
+/* ---- decode -------------------------------------------------------------------------------------------------------------------------------------- */
+
+static void decode_rows(ds_engine *e, ds_eng_step *st)
+{
+    uint32_t n = 0, drafts, left = e->o.verify_rows;
+    double context = 0.0;
+    int parity = st->dev.no % DS_DEV_DEPTH;
+
+    for (uint32_t i = 0; i < e->n_running; i++)
+        if (e->running[i]->state == S_DECODE) {
+            n++;
+            context += e->running[i]->pos_max;
+        }
+    drafts = ds_spec_choose(&e->spec, n, context, e->o.verify_rows);
+    st->dev.draft_rows = drafts ? e->o.verify_rows : 0;
+    st->dev.least_chance = e->spec.fixed ? 0.0f : LEAST_CHANCE;
+    for (uint32_t i = 0; i < e->n_running; i++) {
+        ds_eng_sample *s = e->running[i];
+        uint32_t k = drafts < left ? drafts : left, limit = s->dev.limit, end, save = NONE;
+        ds_dev_rows *r;
+        if (s->state != S_DECODE || s->pos_max + 1 >= limit)
+            continue; /* its last rows may be in flight already */
+        end = s->pos_max + 1 + k < limit ? s->pos_max + 1 + k : limit - 1;
+        if (!cover(e, s, end)) {
+            if (s->state != S_DECODE || !cover(e, s, s->pos_max + 1))
+                continue;
+            k = 0;
+            end = s->pos_max + 1;
+        }
+        if (end / DS_BLOCK_TOKENS > s->pos / DS_BLOCK_TOKENS)
+            save = want_save(e, s);
+        r = new_row(e, st, s, save);
+        r->decode = true;
+        r->drafts = k;
+        left -= k;
+        s->in_rows[parity] = end - s->pos_max;
+        s->pos_max = end;
+        st->n_decode++;
+    }
+}
+
+/* ---- prompts ------------------------------------------------------------------------------------------------------------------------------------- */
+
+/* Where a chunk that starts at s->pos_max must end at the latest: at the goal, where the decoder's part changes, and at borders whose state is wanted. */
+static uint32_t chunk_end(const ds_engine *e, const ds_eng_sample *s)
+{
+    uint32_t end = s->goal, pos = s->pos_max, n = s->req->n_prompt;
+
+    if (e->o.mode == DS_ENGINE_CED && pos < n && end > n)
+        end = n;
+    for (uint32_t i = 0; i < s->n_snap; i++)
+        if (s->snap[i] > pos && s->snap[i] < end)
+            end = s->snap[i];
+    return end;
+}
+
+static bool wants_state_at(const ds_eng_sample *s, uint32_t pos)
+{
+    for (uint32_t i = 0; i < s->n_snap; i++)
+        if (s->snap[i] == pos)
+            return true;
+    return false;
+}
+
+/* How many rows of the next chunk to take. 0: none now. */
+static uint32_t chunk_rows(const ds_engine *e, const ds_eng_sample *s, const ds_cost_load *load, bool alone, bool first, uint32_t room)
+{
+    uint32_t most = chunk_end(e, s) - s->pos_max, q;
+
+    if (most > room)
+        most = room;
+    if (most == 0 || e->o.target_tbt_us == 0 || alone)
+        return most;
+    q = ds_cost_known(&e->cost) ? ds_cost_fit(&e->cost, load, s->pos_max, e->o.target_tbt_us, most) : DS_BLOCK_TOKENS;
+    if (q >= most)
+        return most;
+    if (q >= DS_BLOCK_TOKENS) { /* to the grid */
+        uint32_t end = (s->pos_max + q) / DS_BLOCK_TOKENS * DS_BLOCK_TOKENS;
+        return end - s->pos_max;
+    }
+    for (uint32_t less = DS_BLOCK_TOKENS / 2; less >= SMALLEST_CHUNK; less /= 2)
+        if (q >= less)
+            return less < most ? less : most;
+    if (!first)
+        return 0;
+    return SMALLEST_CHUNK < most ? SMALLEST_CHUNK : most;
+}
+
+/* The ids in front of the first replayed row: nothing else remembers them. */
+static void tokens_before(const ds_engine *e, const ds_eng_sample *s, ds_dev_rows *r)
+{
+    const ds_eng_request *q = s->req;
+
+    r->n_before = r->pos < e->dev->lookback ? r->pos : e->dev->lookback;
+    for (uint32_t i = 0; i < r->n_before; i++) {
+        uint32_t p = r->pos - r->n_before + i;
+        r->before[i] = p < q->n_prompt && q->embedding && q->embedding[p] ? -1 : ds_eng_token(s, p);
+    }
+}
+
+static void prompt_rows(ds_engine *e, ds_eng_step *st, ds_eng_sample *s, uint32_t n)
+{
+    const ds_eng_request *q = s->req;
+    uint32_t pos = s->pos_max, end = pos + n, prompt = q->n_prompt, save = NONE;
+    ds_dev_rows *r;
+
+    if (pos < prompt && end > prompt) /* prompt and output lie in two arrays */
+        end = prompt;
+    n = end - pos;
+    if (end % DS_BLOCK_TOKENS == 0 && wants_state_at(s, end))
+        save = want_save(e, s);
+    r = new_row(e, st, s, save);
+    r->pos = pos;
+    r->n = n;
+    r->tokens = pos < prompt ? q->prompt + pos : s->out + (pos - prompt);
+    r->image = pos < prompt && q->embedding ? q->embedding + pos : NULL;
+    r->enc_win = s->enc_win;
+    r->store_from = s->store_from;
+    r->dec_from = pos;
+    if (e->o.mode == DS_ENGINE_CED && pos < prompt) {
+        bool final = end == (s->goal < prompt ? s->goal : prompt);
+        r->tail = s->tail;
+        r->dec_from = !final ? end : s->dev.dec_start < end ? s->dev.dec_start : end;
+        r->dec_win = final ? r->dec_from : 0;
+    }
+    if (s->replay_first)
+        tokens_before(e, s, r);
+    s->replay_first = false;
+    s->in_rows[st->dev.no % DS_DEV_DEPTH] = n;
+    s->pos_max = end;
+    st->n_prompt++;
+    if (e->o.mode == DS_ENGINE_CED && s->tail != NONE && end >= (s->goal < prompt ? s->goal : prompt)) {
+        ds_eng_after_step(st, AFTER_FREE_TAIL, s->tail);
+        s->tail = NONE;
+    }
+    if (end < s->goal)
+        return;
+    r->draw = s->n_out == 0 && !s->fork;
+    r->begin = r->draw ? -1 : ds_eng_token(s, end);
+}
+
+static void all_prompt_rows(ds_engine *e, ds_eng_step *st)
+{
+    ds_cost_load load = { 0 };
+    uint32_t room = e->o.step_tokens - st->n_decode, kept = 0;
+    bool first = true;
+
+    for (uint32_t i = 0; i < st->dev.n_rows; i++)
+        ds_cost_add(&load, 1.0 + st->dev.rows[i].drafts, st->who[i]->pos_max);
+    for (uint32_t i = 0; i < e->n_prefilling; i++) {
+        ds_eng_sample *s = e->prefilling[i];
+        if (s->state == S_PROMPT && s->pos_max < s->goal && st->dev.n_rows < st->dev.cap_rows) {
+            uint32_t from = s->pos_max, n = chunk_rows(e, s, &load, st->n_decode == 0, first, room);
+            if (n > 0) {
+                prompt_rows(e, st, s, n);
+                ds_cost_add(&load, s->pos_max - from, from);
+                room -= s->pos_max - from;
+                first = false;
+            }
+        }
+        if (s->state == S_PROMPT && s->pos_max == s->goal && !s->fork)
+            s->state = S_DECODE;
+        if (s->state == S_PROMPT)
+            e->prefilling[kept++] = s;
+    }
+    e->n_prefilling = kept;
+}
+
+/* ---- a step -------------------------------------------------------------------------------------------------------------------------------------- */
+
+/* The prompt of a request with several samples is done: the others get its blocks and its state. Operations come before rows, so this sees the state as the
+ * prompt left it, and sample 0 goes on in the same step. */
+static void fork_samples(ds_engine *e, ds_eng_step *st, ds_eng_sample *s)
+{
+    ds_eng_request *r = s->req;
+    uint32_t n = ds_eng_blocks_for(s->goal), state = s->fork_state;
+
+    assert(s->pos == s->goal && n == s->n_blocks && state != NONE);
+    ds_eng_op(st, DS_DEV_COPY_SLOT, s->seat, ds_states_slot(&e->states, state));
+    s->busy_until = st->dev.no;
+    for (uint32_t k = 1; k < r->n_samples; k++) {
+        ds_eng_sample *c = &r->samples[k];
+        if (c->state != S_HELD)
+            continue;
+        memcpy(c->blocks, s->blocks, n * sizeof *c->blocks);
+        for (uint32_t i = 0; i < n; i++)
+            ds_blocks_ref(&e->blocks, c->blocks[i]);
+        c->n_blocks = n;
+        c->n_published = s->n_published;
+        c->pos = c->pos_max = s->goal;
+        c->hit = s->hit;
+        c->replayed = 0;
+        c->shared_partial = s->goal % DS_BLOCK_TOKENS != 0;
+        c->parked = state;
+        ds_states_pin(&e->states, state);
+        e->n_parked++;
+        c->first_hit = s->first_hit;
+        c->first_hit_pos = s->first_hit_pos;
+        ds_eng_enqueue(e, c);
+    }
+    ds_eng_after_step(st, AFTER_UNPIN, state);
+    s->fork_state = NONE;
+    s->fork = false;
+    r->fork_pending = false;
+    s->state = S_DECODE;
+}
+
+bool ds_eng_plan_step(ds_engine *e, uint64_t now_us)
+{
+    ds_eng_step *st = &e->step[(e->submitted + 1) % DS_DEV_DEPTH];
+    uint64_t begin = ds_now_ns();
+
+    st->dev.no = e->submitted + 1;
+    st->dev.n_ops = st->dev.n_rows = st->n_after = st->n_decode = st->n_prompt = 0;
+    ds_eng_settle(e, st);
+    for (uint32_t i = 0; i < e->n_running; i++) {
+        ds_eng_sample *s = e->running[i];
+        if (s->state == S_PROMPT && s->fork && s->pos == s->goal)
+            fork_samples(e, st, s);
+    }
+    ds_eng_admit(e, st, now_us);
+    decode_rows(e, st);
+    all_prompt_rows(e, st);
+    e->turn.host_plan_ns += ds_now_ns() - begin;
+    if (st->dev.n_ops + st->dev.n_rows == 0)
+        return false;
+    st->dev.after_work = !e->was_empty;
+    e->was_empty = false;
+    e->submitted++;
+    e->dev->fn->submit(e->dev, &st->dev);
+    return true;
+}

@@ -1,0 +1,51 @@
+#include <string.h>
+
+#include "engine/engine_internal.h"
+
+void ds_eng_hist_add(ds_engine_hist *h, uint64_t us)
+{
+    int i = us < 2 ? 0 : 63 - __builtin_clzll(us);
+
+    h->n++;
+    h->sum_us += us;
+    h->bucket[i < DS_ENGINE_HIST ? i : DS_ENGINE_HIST - 1]++;
+}
+
+/* The totals and times are one run of 64-bit counters, from `accepted` to the end. */
+_Static_assert((sizeof(ds_engine_stats) - offsetof(ds_engine_stats, accepted)) % sizeof(uint64_t) == 0, "only counters stand there");
+
+void ds_eng_count(ds_engine *e)
+{
+    ds_engine_stats *s = &e->stats;
+    uint64_t *to = &s->accepted, *from = &e->turn.accepted;
+    size_t n = (sizeof *s - offsetof(ds_engine_stats, accepted)) / sizeof(uint64_t);
+
+    for (size_t i = 0; i < n; i++)
+        to[i] += from[i];
+    memset(from, 0, n * sizeof *from);
+    s->waiting = e->n_waiting;
+    s->parked = e->n_parked;
+    s->prefilling = e->n_prefilling;
+    s->running = e->n_running;
+    s->requests = e->o.max_requests - e->n_free_index;
+    s->kv_blocks = e->blocks.n;
+    s->kv_used = e->blocks.n - e->blocks.n_idle;
+    s->kv_cached = e->blocks.n_cached;
+    s->states = e->states.n_saved;
+    s->states_used = e->states.n_pinned;
+    s->slots = e->states.n_seats;
+    s->slots_used = e->states.n_seats - e->states.n_free_seats;
+    s->drafts_per_seq = e->spec.asked;
+    memcpy(s->cost, e->cost.coef, sizeof s->cost);
+    s->states_saved = e->states.saved;
+    s->states_evicted = e->states.evicted;
+    s->blocks_published = e->blocks.published;
+    s->blocks_evicted = e->blocks.evicted;
+}
+
+void ds_engine_stats_get(ds_engine *e, ds_engine_stats *out)
+{
+    pthread_mutex_lock(&e->mu);
+    *out = e->stats;
+    pthread_mutex_unlock(&e->mu);
+}

@@ -1,0 +1,330 @@
+/* Random arrivals, lengths, shared prefixes, accepted counts, cancels, deadlines, priorities and tiny pools on the null backend, which checks every read of KV and window state
+ * by value. After every turn of the loop: all invariants of ds_engine_check. Every request ends exactly once, with the tokens that it has alone.
+ *
+ *   test_engine_fuzz [steps [seed]]     every round has a seed of its own, printed when it fails */
+#include <time.h>
+
+#include "base/clock.h"
+#include "base/rng.h"
+#include "engine/engine_internal.h"
+#include "test.h"
+
+enum { VOCAB = 61, MAX_LIVE = 24, MAX_N = 3, STOP_ID = 60, PREFIXES = 3, TURNS = 4000 };
+
+static uint64_t round_seed, n_draws;
+
+static uint32_t rnd(uint32_t below)
+{
+    return (uint32_t)(ds_rng_u64(round_seed, 9, n_draws++) % below);
+}
+
+static bool chance(uint32_t percent)
+{
+    return rnd(100) < percent;
+}
+
+/* What the test knows of a request. */
+typedef struct {
+    uint64_t id;
+    bool live, cancelled, has_deadline, fork_stopped[MAX_N];
+    uint32_t n, n_prompt, max_tokens, limit, prefix_ids;
+    uint64_t seed;
+    uint32_t n_stop_ids, n_stop;
+    uint64_t h0;           /* of the prompt */
+    struct {
+        uint64_t h;
+        uint32_t n_tokens;
+        bool started, ended;
+        char text[2];      /* the last two bytes, for the stop string "AB" */
+        int32_t next;      /* that comes unless the text ends */
+    } s[MAX_N];
+} shadow;
+
+static shadow known[MAX_LIVE];
+static int32_t prefix[PREFIXES][4096];
+static int32_t prompt[4096];
+static uint64_t n_ended;
+static ds_engine_stats sum; /* what all rounds together did: a fuzzer that never preempts proves nothing about preemption */
+
+static const char *token_bytes(void *ctx, int32_t id, size_t *n)
+{
+    static const char letters[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789";
+    (void)ctx;
+    *n = 1;
+    return &letters[id];
+}
+
+__attribute__((noreturn, format(printf, 1, 2))) static void stop(const char *fmt, ...)
+{
+    char text[300];
+    va_list ap;
+
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    fprintf(stderr, "round seed %llu, after %llu draws: %s\n", (unsigned long long)round_seed, (unsigned long long)n_draws, text);
+    abort();
+}
+
+static ds_engine *new_engine(void)
+{
+    static const uint32_t contexts[] = { 140, 260, 300, 513, 900, 1600 };
+    uint32_t context = contexts[rnd(6)], least = ds_eng_blocks_for(context);
+    ds_engine_stub stub = { .vocab = VOCAB, .drafts = rnd(7), .seed = round_seed, .verify = true };
+    ds_engine_opts o = { .mode = chance(50) ? DS_ENGINE_CED : DS_ENGINE_EXACT, .no_replay = chance(30), .no_prefix_cache = chance(10), .max_context = context, .max_running = 1 + rnd(6),
+                         .max_requests = 4 + rnd(MAX_LIVE - 4), .max_samples = MAX_N, .kv_blocks = least + rnd(2 * least + 2), .saved_states = 2 + rnd(8), .prefills = 1 + rnd(3),
+                         .step_tokens = chance(30) ? 1 + rnd(30) : 64 + rnd(600), .verify_rows = 1 + rnd(20), .target_tbt_us = chance(50) ? 1 + rnd(300) : 0, .ageing_ms = 1 + rnd(20),
+                         .state_ttl_ms = chance(20) ? 1 : 0, .token_bytes = token_bytes };
+    ds_engine *e;
+    ds_err err;
+
+    o.drafts = stub.drafts == 0 ? 0 : chance(40) ? DS_ENGINE_DRAFTS_AUTO : (int)rnd(stub.drafts + 1);
+    assert_ok(ds_engine_create_stub(&e, &stub, &o, &err));
+    return e;
+}
+
+static void add(ds_engine *e)
+{
+    static const char *const stops[] = { "AB", "zz" };
+    shadow *k = NULL;
+    ds_engine_request q = { .sampling = DS_ENGINE_SAMPLING_DEFAULT };
+    int32_t stop_ids[] = { STOP_ID };
+    uint32_t context = e->o.max_context, shared;
+    ds_err err;
+    ds_rc rc;
+
+    for (uint32_t i = 0; i < MAX_LIVE && !k; i++)
+        if (!known[i].live)
+            k = &known[i];
+    if (!k)
+        return;
+    *k = (shadow){ .n = chance(25) ? 1 + rnd(MAX_N) : 1, .seed = rnd(4), .n_stop_ids = chance(30), .n_stop = chance(30) ? 2 : 0 };
+    k->n_prompt = chance(10) ? 1 : chance(50) ? 1 + rnd(context - 1) : 1 + rnd(context < 400 ? context - 1 : 400);
+    k->max_tokens = chance(15) ? 1 : chance(50) ? 1 + rnd(20) : 1 + rnd(300);
+    k->limit = k->max_tokens < context - k->n_prompt ? k->max_tokens : context - k->n_prompt;
+    shared = chance(70) ? k->n_prompt : rnd(k->n_prompt + 1);
+    if (chance(30) && shared > 10)
+        shared -= rnd(10);
+    for (uint32_t i = 0, p = rnd(PREFIXES); i < k->n_prompt; i++) {
+        prompt[i] = i < shared ? prefix[p][i] : (int32_t)rnd(VOCAB - 1);
+        k->h0 = ds_backend_null_fold(k->h0, prompt[i]);
+    }
+    for (uint32_t i = 0; i < k->n; i++)
+        k->s[i].h = k->h0;
+    q.prompt = prompt;
+    q.n_prompt = k->n_prompt;
+    q.max_tokens = k->max_tokens;
+    q.n = k->n;
+    q.sampling.seed = k->seed;
+    q.stop_ids = stop_ids;
+    q.n_stop_ids = k->n_stop_ids;
+    q.stop = stops;
+    q.n_stop = k->n_stop;
+    q.priority = rnd(3);
+    q.no_cache = chance(5);
+    q.cache_domain = chance(10) ? "other" : NULL;
+    q.logprobs = chance(5);
+    q.n_top = rnd(3);
+    q.deadline_us = chance(5) ? 1 + rnd(3000) : 0;
+    q.user = k;
+    k->has_deadline = q.deadline_us != 0;
+    rc = ds_engine_add(e, &q, &k->id, &err);
+    if (rc != DS_OK && rc != DS_E_AGAIN)
+        stop("add: %s", err.msg);
+    k->live = rc == DS_OK;
+}
+
+static void got_token(const ds_engine *e, shadow *k, const ds_event *ev)
+{
+    uint32_t s = ev->sample;
+    int32_t want = ds_backend_null_token(k->s[s].h, k->seed + s, VOCAB);
+
+    if (!k->s[s].started || k->s[s].ended)
+        stop("a token before the start or after the end");
+    if (ev->token.index != k->s[s].n_tokens || ev->token.id != want)
+        stop("token %u is %d, alone it is token %u, %d (prompt of %u)", ev->token.index, ev->token.id, k->s[s].n_tokens, want, k->n_prompt);
+    if (want == STOP_ID && k->n_stop_ids)
+        stop("a stop id was reported");
+    k->s[s].h = ds_backend_null_fold(k->s[s].h, want);
+    k->s[s].n_tokens++;
+    k->s[s].text[0] = k->s[s].text[1];
+    k->s[s].text[1] = *token_bytes(NULL, want, &(size_t){ 0 });
+    (void)e;
+}
+
+static void got_end(shadow *k, const ds_event *ev)
+{
+    uint32_t s = ev->sample, n = k->s[s].n_tokens;
+    int32_t next = ds_backend_null_token(k->s[s].h, k->seed + s, VOCAB);
+    bool at_stop = n >= 2 && k->n_stop && (memcmp(k->s[s].text, "AB", 2) == 0 || memcmp(k->s[s].text, "zz", 2) == 0), all = true;
+
+    if (k->s[s].ended)
+        stop("an end twice");
+    k->s[s].ended = true;
+    n_ended++;
+    if (ev->end.n_tokens != n)
+        stop("the end counts %u tokens, %u came", ev->end.n_tokens, n);
+    switch (ev->end.reason) {
+    case DS_ENDED_STOP_ID:
+        if (!k->n_stop_ids || next != STOP_ID || at_stop)
+            stop("ended by a stop id that isn't there");
+        break;
+    case DS_ENDED_STOP_STRING:
+        if (!at_stop || ev->end.cut_bytes != 2)
+            stop("ended by a stop string that isn't there");
+        break;
+    case DS_ENDED_LENGTH:
+        if (n != k->limit || at_stop)
+            stop("ended by length after %u of %u tokens", n, k->limit);
+        break;
+    case DS_ENDED_CANCELED:
+        if (!k->cancelled && !k->fork_stopped[s])
+            stop("cancelled by nobody");
+        break;
+    case DS_ENDED_DEADLINE:
+        if (!k->has_deadline)
+            stop("no deadline was given");
+        break;
+    case DS_ENDED_FAILED:
+        stop("failed");
+    }
+    for (uint32_t i = 0; i < k->n; i++)
+        all = all && k->s[i].ended;
+    if (all != ev->end.last)
+        stop("last is %d", ev->end.last);
+    if (all)
+        k->live = false;
+}
+
+static void poll_some(ds_engine *e, size_t cap)
+{
+    static ds_event ev[64];
+    size_t n = ds_engine_poll(e, ev, cap < 64 ? cap : 64);
+
+    for (size_t i = 0; i < n; i++) {
+        shadow *k = ev[i].user;
+        if (!k->live || ev[i].request != k->id || ev[i].sample >= k->n)
+            stop("an event of an unknown request");
+        switch (ev[i].kind) {
+        case DS_EV_START:
+            if (k->s[ev[i].sample].started || ev[i].start.cached % 128 || (ev[i].start.cached && ev[i].start.cached + 134 > k->n_prompt) || ev[i].start.n_prompt != k->n_prompt)
+                stop("start with %u cached of %u", ev[i].start.cached, k->n_prompt);
+            k->s[ev[i].sample].started = true;
+            break;
+        case DS_EV_TOKEN:
+            got_token(e, k, &ev[i]);
+            break;
+        case DS_EV_END:
+            got_end(k, &ev[i]);
+            break;
+        }
+    }
+}
+
+static void check(ds_engine *e)
+{
+    const char *wrong = ds_engine_check(e);
+
+    if (!wrong)
+        wrong = ds_backend_null_fault(e->dev);
+    if (wrong)
+        stop("%s", wrong);
+}
+
+static void add_up(ds_engine *e)
+{
+    ds_engine_stats st;
+    uint64_t *to = &sum.accepted, *from = &st.accepted;
+
+    ds_engine_stats_get(e, &st);
+    for (size_t i = 0; i < (sizeof st - offsetof(ds_engine_stats, accepted)) / sizeof *to; i++)
+        to[i] += from[i];
+}
+
+/* One engine for some thousand turns; then everything ends and nothing may be left. */
+static uint64_t one_round(uint64_t seed)
+{
+    ds_engine *e;
+    uint64_t steps;
+    uint32_t arrivals, turn, idle = 0;
+    bool lazy;
+
+    round_seed = seed;
+    n_draws = 0;
+    memset(known, 0, sizeof known);
+    e = new_engine();
+    for (uint32_t p = 0; p < PREFIXES; p++)
+        for (uint32_t i = 0; i < 4096; i++)
+            prefix[p][i] = p > 0 && i < 200 * p ? prefix[0][i] : (int32_t)rnd(VOCAB - 1);
+    arrivals = 2 + rnd(40);
+    lazy = chance(20);
+    for (turn = 0; turn < TURNS; turn++) {
+        if (chance(arrivals))
+            add(e);
+        if (chance(2)) {
+            shadow *k = &known[rnd(MAX_LIVE)];
+            if (k->live) {
+                k->cancelled = true;
+                ds_engine_cancel(e, k->id);
+            }
+        }
+        if (chance(1)) {
+            shadow *k = &known[rnd(MAX_LIVE)];
+            uint32_t s = rnd(MAX_N);
+            if (k->live && s < k->n) {
+                k->fork_stopped[s] = true;
+                ds_engine_finish_sample(e, k->id, s);
+            }
+        }
+        ds_engine_run(e);
+        check(e);
+        if (!lazy || chance(3))
+            poll_some(e, 1 + rnd(64));
+    }
+    if (chance(30))
+        for (uint32_t i = 0; i < MAX_LIVE; i++)
+            if (known[i].live && chance(50)) {
+                known[i].cancelled = true;
+                ds_engine_cancel(e, known[i].id);
+            }
+    for (idle = 0; ds_engine_run(e) || !ds_engine_drain(e); idle++) {
+        check(e);
+        poll_some(e, 64);
+        if (idle > 200000)
+            stop("it doesn't come to an end: waiting %u, running %u, parked %u", e->n_waiting, e->n_running, e->n_parked);
+    }
+    for (int i = 0; i < 1000; i++)
+        poll_some(e, 64);
+    check(e);
+    for (uint32_t i = 0; i < MAX_LIVE; i++)
+        if (known[i].live)
+            stop("a request never ended");
+    if (e->blocks.n_idle != e->blocks.n || e->states.n_pinned || e->states.n_free_seats != e->states.n_seats || e->n_free_index != e->o.max_requests)
+        stop("something is left: %u blocks idle of %u, %u states pinned", e->blocks.n_idle, e->blocks.n, e->states.n_pinned);
+    steps = e->done;
+    add_up(e);
+    ds_engine_destroy(e);
+    return steps;
+}
+
+int main(int argc, char **argv)
+{
+    uint64_t want = argc > 1 ? strtoull(argv[1], NULL, 10) : 200000, seed = argc > 2 ? strtoull(argv[2], NULL, 10) : 1, steps = 0, begin = ds_now_us(), rounds = 0;
+
+    printf("seeds from %llu\n", (unsigned long long)seed);
+    for (; steps < want; seed++, rounds++)
+        steps += one_round(seed);
+    printf("%llu steps in %llu engines, %llu samples, %.1f s\n", (unsigned long long)steps, (unsigned long long)rounds, (unsigned long long)n_ended,
+           (double)(ds_now_us() - begin) / 1e6);
+    printf("parked %llu, recomputed %llu, tokens hit with state %llu, by replay %llu, states saved %llu, evicted %llu, blocks evicted %llu, busy %llu, tokens %llu, dropped %llu\n",
+           (unsigned long long)sum.preempted_parked, (unsigned long long)sum.preempted_recomputed, (unsigned long long)sum.hit_state_tokens,
+           (unsigned long long)sum.hit_replay_tokens, (unsigned long long)sum.states_saved, (unsigned long long)sum.states_evicted, (unsigned long long)sum.blocks_evicted,
+           (unsigned long long)sum.refused_busy, (unsigned long long)sum.output_tokens, (unsigned long long)sum.dropped_tokens);
+    if (steps >= 100000 && !(sum.preempted_parked && sum.preempted_recomputed && sum.hit_state_tokens && sum.hit_replay_tokens && sum.states_evicted && sum.blocks_evicted &&
+                             sum.refused_busy && sum.ended[DS_ENDED_STOP_ID] && sum.ended[DS_ENDED_STOP_STRING] && sum.ended[DS_ENDED_LENGTH] && sum.ended[DS_ENDED_CANCELED] &&
+                             sum.ended[DS_ENDED_DEADLINE])) {
+        printf("something never happened\n");
+        return 1;
+    }
+    return 0;
+}
