@@ -63,6 +63,7 @@ static const struct {
 #ifdef __x86_64__
     { "avx2", ds_cpu_has_avx2, ds_cpu_use_avx2 },
     { "avx512", ds_cpu_has_avx512, ds_cpu_use_avx512 },
+    { "amx", ds_cpu_has_amx, ds_cpu_use_amx },
 #endif
 };
 

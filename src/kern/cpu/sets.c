@@ -1,6 +1,9 @@
 /* Which bodies a set has, and what a CPU must have for it. */
 #include "kern/cpu/cpu.h"
 
+#include <sys/syscall.h>
+#include <unistd.h>
+
 #include "kern/cpu/attention.h"
 #include "kern/cpu/bodies.h"
 #include "kern/cpu/gemm.h"
@@ -19,6 +22,24 @@ bool ds_cpu_has_avx512(const char **lacks)
         return false;
     *lacks = "AVX-512 F, BW, DQ and VL";
     return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+}
+
+/* Linux gives a process the tiles' state only when asked; asking twice is fine. */
+static bool tiles_allowed(void)
+{
+    enum { REQUEST_STATE = 0x1023, TILE_DATA = 18 };
+    return syscall(SYS_arch_prctl, REQUEST_STATE, TILE_DATA) == 0;
+}
+
+bool ds_cpu_has_amx(const char **lacks)
+{
+    if (!ds_cpu_has_avx512(lacks))
+        return false;
+    *lacks = "AMX-TILE, AMX-BF16 and AVX-512 BF16";
+    if (!__builtin_cpu_supports("amx-tile") || !__builtin_cpu_supports("amx-bf16") || !__builtin_cpu_supports("avx512bf16"))
+        return false;
+    *lacks = "AMX tiles that the operating system hands out";
+    return tiles_allowed();
 }
 
 static size_t scratch_of(const ds_kern_limits *lim, const ds_gemm_pair *p)
@@ -124,4 +145,32 @@ void ds_cpu_use_avx512(ds_kern *k)
     k->engram_fuse = ds_engram_fuse_avx512;
     k->index_topk = ds_index_topk_avx512;
     k->attention = ds_attention_avx512;
+}
+
+/* ---- amx: tiles for bf16 activations, everything else as avx512 ---- */
+
+static const ds_gemm_pair pair_amx = { &ds_gemm_avx512, &ds_gemm_amx, ds_hidden_avx512 };
+
+static size_t scratch_amx(const ds_kern_limits *lim)
+{
+    return scratch_of(lim, &pair_amx);
+}
+
+static void linear_amx(ds_exec *e, const ds_op_linear *a)
+{
+    ds_linear_cpu(e, a, &pair_amx);
+}
+
+static void experts_amx(ds_exec *e, const ds_op_experts *a)
+{
+    ds_experts_cpu(e, a, &pair_amx);
+}
+
+void ds_cpu_use_amx(ds_kern *k)
+{
+    ds_cpu_use_avx512(k);
+    k->name = "amx";
+    k->scratch_bytes = scratch_amx;
+    k->linear = linear_amx;
+    k->experts = experts_amx;
 }

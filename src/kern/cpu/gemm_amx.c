@@ -1,0 +1,13 @@
+/* bf16 matrix product by AMX tiles. */
+#include <immintrin.h>
+
+#define TILE_CONFIG(cfg) _tile_loadconfig(cfg)
+#define TILE_RELEASE() _tile_release()
+#define TILE_ZERO(t) _tile_zero(t)
+#define TILE_LOAD(t, p, pitch) _tile_loadd(t, p, pitch)
+#define TILE_STORE(t, p, pitch) _tile_stored(t, p, pitch)
+#define TILE_DOT(c, a, b) _tile_dpbf16ps(c, a, b)
+
+#include "kern/cpu/gemm_amx_body.h"
+
+const ds_gemm ds_gemm_amx = { .set_bytes = set_bytes, .prep = prep, .block = block, .work_bytes = sizeof(work_area), .set_rows = GROUP };
