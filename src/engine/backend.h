@@ -130,6 +130,10 @@ const char *ds_backend_null_fault(const ds_backend *b);
 uint64_t ds_backend_null_fold(uint64_t h, int32_t token);
 int32_t ds_backend_null_token(uint64_t h, uint64_t seed, uint32_t vocab);
 
+/* Test hook: called on the device's thread with the drafts of a sample that stand behind its output token `index`; it may change them. */
+typedef void ds_draft_hook(void *ctx, void *user, uint32_t sample, uint32_t index, int32_t *drafts, uint32_t n);
+void ds_backend_cpu_hook(ds_backend *b, ds_draft_hook *fn, void *ctx); /* while nothing is in flight */
+
 /* A thread that owns a runner and the pool. */
 ds_rc ds_backend_cpu_create(ds_backend **out, const ds_model *m, ds_pool *pool, const ds_backend_size *size, ds_err *err);
 bool ds_backend_cpu_bytes(const ds_model *m, const ds_backend_size *size, ds_runner_size *out); /* that its runner takes; false: sizes overflow */

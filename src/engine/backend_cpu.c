@@ -49,6 +49,8 @@ typedef struct {
     uint32_t **words;             /* masks, by member */
     uint32_t n_members;
     ds_dev_step *now;
+    ds_draft_hook *hook;
+    void *hook_ctx;
     uint64_t ended_ns; /* the step before */
 
     /* [mu] */
@@ -168,6 +170,10 @@ static void make_drafts(cpu_dev *d, ds_dev_step *s)
             for (uint32_t t = 0; t < j->drafts; t++) {
                 j->token[t + 1] = d->draft_ids[k * B + t];
                 j->chance[t] = chance *= d->conf[k * B + t];
+            }
+            if (d->hook) {
+                const ds_dev_sample *sample = s->rows[j->row].sample;
+                d->hook(d->hook_ctx, sample->user, sample->sample, j->pos - sample->n_prompt, j->token + 1, j->drafts);
             }
         }
     }
@@ -463,6 +469,13 @@ static void cpu_destroy(ds_backend *b)
     free(d->conf);
     ds_runner_destroy(d->run);
     free(d);
+}
+
+void ds_backend_cpu_hook(ds_backend *b, ds_draft_hook *fn, void *ctx)
+{
+    cpu_dev *d = (cpu_dev *)b;
+    d->hook = fn;
+    d->hook_ctx = ctx;
 }
 
 static ds_rc take(cpu_dev *d, ds_err *err)

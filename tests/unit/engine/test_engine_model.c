@@ -1,0 +1,453 @@
+/* On a golden model: a request has the same bits (tokens and log-probabilities) whatever it shares the engine with: other requests, any chunks, drafts on or off and kept to
+ * any depth, preemption, threads, and hits that continue from saved state. What it has alone comes from engine/single.c, which has none of this machinery. */
+#include "../model/golden.h"
+
+#include "engine/engine_internal.h"
+#include "engine/single.h"
+
+enum { MAX_OUT = 96, N_REQ = 7, BLOCK = 128 };
+
+typedef struct {
+    uint32_t n_prompt, max_tokens, n;
+    double temperature, penalty;
+    uint32_t priority;
+    int32_t *prompt;
+    int32_t want[4][MAX_OUT], got[4][MAX_OUT];
+    float want_lp[4][MAX_OUT], got_lp[4][MAX_OUT];
+    uint32_t n_want[4], n_got[4], cached, replayed;
+    ds_end_reason reason[4];
+} request;
+
+static const ds_model *model;
+static uint32_t vocab;
+
+static uint32_t next_random(uint32_t *state)
+{
+    *state = *state * 1664525u + 1013904223u;
+    return *state >> 8;
+}
+
+static int32_t *random_prompt(uint32_t n, uint32_t seed)
+{
+    int32_t *p = malloc(n * sizeof *p);
+
+    for (uint32_t i = 0; i < n; i++)
+        p[i] = (int32_t)(next_random(&seed) % vocab);
+    return p;
+}
+
+static void make_requests(request *r, uint32_t seed)
+{
+    static const struct {
+        uint32_t n_prompt, max_tokens;
+        double temperature, penalty;
+    } shape[N_REQ] = { { 1, 40, 0.0, 1.0 }, { 23, 60, 1.0, 1.0 }, { 127, 30, 0.8, 1.0 }, { 128, 20, 0.0, 1.0 }, { 129, 30, 1.3, 1.2 }, { 260, 20, 0.0, 1.0 }, { 411, 12, 1.0, 1.0 } };
+
+    for (uint32_t i = 0; i < N_REQ; i++)
+        r[i] = (request){ .n_prompt = shape[i].n_prompt, .max_tokens = shape[i].max_tokens, .temperature = shape[i].temperature, .penalty = shape[i].penalty, .n = 1,
+                          .priority = i % 3, .prompt = random_prompt(shape[i].n_prompt, seed + i) };
+}
+
+static void free_requests(request *r, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        free(r[i].prompt);
+}
+
+/* ---- alone --------------------------------------------------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    request *r;
+    uint32_t sample;
+} alone_ctx;
+
+static bool alone_token(void *ctx, const ds_single_token *t)
+{
+    alone_ctx *c = ctx;
+    uint32_t n = c->r->n_want[c->sample]++;
+
+    c->r->want[c->sample][n] = t->id;
+    c->r->want_lp[c->sample][n] = t->logprob;
+    return true;
+}
+
+static void alone(request *r, uint32_t n, bool exact)
+{
+    ds_single *s;
+    ds_err err;
+    ds_single_opts o = { .exact = exact, .max_context = 1024 };
+
+    assert_ok(ds_single_create(&s, model, &o, &err));
+    for (uint32_t i = 0; i < n; i++)
+        for (uint32_t k = 0; k < r[i].n; k++) {
+            alone_ctx c = { &r[i], k };
+            ds_single_result res;
+            ds_single_request q = { .prompt = r[i].prompt, .n_prompt = r[i].n_prompt, .max_tokens = r[i].max_tokens, .sampling = DS_SAMPLE_DEFAULT, .logprobs = true, .token = alone_token,
+                                    .ctx = &c };
+            q.sampling.temperature = r[i].temperature;
+            q.sampling.repetition_penalty = r[i].penalty;
+            q.sampling.seed = 100 + i + k;
+            r[i].n_want[k] = 0;
+            assert_ok(ds_single_run(s, &q, &res, &err));
+        }
+    ds_single_destroy(s);
+}
+
+/* ---- on the engine ------------------------------------------------------------------------------------------------------------------------------- */
+
+static void add(ds_engine *e, request *r, uint32_t i)
+{
+    ds_err err;
+    uint64_t id;
+    ds_engine_request q = { .prompt = r->prompt, .n_prompt = r->n_prompt, .max_tokens = r->max_tokens, .n = r->n, .sampling = DS_ENGINE_SAMPLING_DEFAULT, .logprobs = true,
+                            .priority = r->priority, .user = r };
+
+    q.sampling.temperature = r->temperature;
+    q.sampling.repetition_penalty = r->penalty;
+    q.sampling.seed = 100 + i;
+    memset(r->n_got, 0, sizeof r->n_got);
+    assert_ok(ds_engine_add(e, &q, &id, &err));
+}
+
+static void take_events(ds_engine *e)
+{
+    ds_event ev[32];
+    size_t n;
+
+    while ((n = ds_engine_poll(e, ev, 32)) > 0)
+        for (size_t i = 0; i < n; i++) {
+            request *r = ev[i].user;
+            uint32_t s = ev[i].sample;
+            if (ev[i].kind == DS_EV_START) {
+                r->cached = ev[i].start.cached;
+                r->replayed = ev[i].start.replayed;
+            } else if (ev[i].kind == DS_EV_TOKEN) {
+                r->got[s][r->n_got[s]] = ev[i].token.id;
+                r->got_lp[s][r->n_got[s]++] = ev[i].token.logprob;
+            } else {
+                r->reason[s] = ev[i].end.reason;
+            }
+        }
+}
+
+static void run_all(ds_engine *e)
+{
+    bool more;
+
+    do {
+        const char *wrong;
+        more = ds_engine_run(e);
+        wrong = ds_engine_check(e);
+        if (wrong)
+            fail_msg("%s", wrong);
+        take_events(e);
+    } while (more);
+}
+
+static ds_engine *make_engine(ds_engine_opts o, ds_pool *pool)
+{
+    ds_engine *e;
+    ds_err err;
+
+    if (!o.max_context)
+        o.max_context = 1024;
+    if (!o.max_running)
+        o.max_running = 8;
+    assert_ok(ds_engine_create(&e, model, pool, &o, &err));
+    return e;
+}
+
+static void compare(const request *r, uint32_t n, const char *how)
+{
+    for (uint32_t i = 0; i < n; i++)
+        for (uint32_t s = 0; s < r[i].n; s++) {
+            if (r[i].n_got[s] != r[i].n_want[s])
+                fail_msg("%s: request %u sample %u: %u tokens, alone %u", how, i, s, r[i].n_got[s], r[i].n_want[s]);
+            for (uint32_t k = 0; k < r[i].n_want[s]; k++)
+                if (r[i].got[s][k] != r[i].want[s][k] || memcmp(&r[i].got_lp[s][k], &r[i].want_lp[s][k], sizeof(float)) != 0)
+                    fail_msg("%s: request %u sample %u: token %u is %d (%.9g), alone %d (%.9g)", how, i, s, k, r[i].got[s][k], (double)r[i].got_lp[s][k], r[i].want[s][k],
+                             (double)r[i].want_lp[s][k]);
+        }
+}
+
+static void together(request *r, uint32_t n, ds_engine_opts o, ds_pool *pool, const char *how, ds_engine_stats *st)
+{
+    ds_engine *e = make_engine(o, pool);
+
+    for (uint32_t i = 0; i < n; i++)
+        add(e, &r[i], i);
+    run_all(e);
+    compare(r, n, how);
+    if (st)
+        ds_engine_stats_get(e, st);
+    ds_engine_destroy(e);
+}
+
+/* ---- tests --------------------------------------------------------------------------------------------------------------------------------------- */
+
+static void a_batch_and_any_chunks(void **state)
+{
+    static const uint32_t chunks[] = { 512, 24, 61, 128, 200 };
+
+    (void)state;
+    for (int mode = 0; mode < 2; mode++) {
+        request r[N_REQ];
+        make_requests(r, 1);
+        alone(r, N_REQ, mode == DS_ENGINE_EXACT);
+        for (size_t c = 0; c < sizeof chunks / sizeof *chunks; c++)
+            together(r, N_REQ, (ds_engine_opts){ .mode = (ds_engine_mode)mode, .step_tokens = chunks[c] }, NULL, "batch", NULL);
+        together(r, N_REQ, (ds_engine_opts){ .mode = (ds_engine_mode)mode, .max_running = 1 }, NULL, "one after the other", NULL);
+        free_requests(r, N_REQ);
+    }
+}
+
+static void any_number_of_threads(void **state)
+{
+    request r[N_REQ];
+    ds_err err;
+
+    (void)state;
+    make_requests(r, 1);
+    alone(r, N_REQ, false);
+    for (uint32_t threads = 1; threads < 4; threads++) {
+        ds_pool *pool;
+        assert_ok(ds_pool_create(&pool, &(ds_pool_opts){ .n_threads = threads }, &err));
+        together(r, N_REQ, (ds_engine_opts){ .drafts = ds_model_config(model)->num_nextn_predict_layers ? DS_ENGINE_DRAFTS_AUTO : 0 }, pool, "threads", NULL);
+        ds_pool_destroy(pool);
+    }
+    free_requests(r, N_REQ);
+}
+
+/* Drafts as the test wants them: the first `depth` are what comes, the next one isn't. */
+static void force_depth(void *ctx, void *user, uint32_t sample, uint32_t index, int32_t *drafts, uint32_t n)
+{
+    const uint32_t *depth = ctx;
+    const request *r = user;
+
+    for (uint32_t i = 0; i < n && index + 1 + i < r->n_want[sample]; i++)
+        drafts[i] = i < *depth ? r->want[sample][index + 1 + i] : (r->want[sample][index + 1 + i] + 1) % (int32_t)vocab;
+}
+
+static void drafts_kept_to_any_depth(void **state)
+{
+    uint32_t drafts = ds_model_config(model)->num_nextn_predict_layers ? ds_model_config(model)->dspark_block_size : 0;
+
+    (void)state;
+    if (drafts == 0)
+        skip();
+    for (int mode = 0; mode < 2; mode++) {
+        request r[N_REQ];
+        make_requests(r, 5);
+        alone(r, N_REQ, mode == DS_ENGINE_EXACT);
+        for (uint32_t depth = 0; depth <= drafts; depth++) {
+            ds_engine *e = make_engine((ds_engine_opts){ .mode = (ds_engine_mode)mode, .drafts = (int)drafts, .verify_rows = depth % 2 ? 64 : 11 }, NULL);
+            ds_engine_stats st;
+            ds_backend_cpu_hook(e->dev, force_depth, &depth);
+            for (uint32_t i = 0; i < N_REQ; i++)
+                add(e, &r[i], i);
+            run_all(e);
+            compare(r, N_REQ, "drafts");
+            ds_engine_stats_get(e, &st);
+            if (depth > 0)
+                assert_true(st.kept[depth - 1] > 0);
+            if (depth < drafts)
+                assert_int_equal(st.kept[depth], 0);
+            ds_engine_destroy(e);
+        }
+        together(r, N_REQ, (ds_engine_opts){ .mode = (ds_engine_mode)mode, .drafts = DS_ENGINE_DRAFTS_AUTO }, NULL, "automatic drafts", NULL);
+        together(r, N_REQ, (ds_engine_opts){ .mode = (ds_engine_mode)mode, .drafts = 1 }, NULL, "one draft", NULL);
+        free_requests(r, N_REQ);
+    }
+}
+
+static void preempted_or_not(void **state)
+{
+    (void)state;
+    for (int mode = 0; mode < 2; mode++) {
+        request r[N_REQ];
+        ds_engine_stats st;
+        ds_engine *e;
+        make_requests(r, 9);
+        for (uint32_t i = 0; i < N_REQ; i++) {
+            r[i].priority = 0;
+            r[i].n_prompt = 96 + 5 * i;
+            r[i].max_tokens = 96;
+            free(r[i].prompt);
+            r[i].prompt = random_prompt(r[i].n_prompt, i);
+        }
+        alone(r, N_REQ, mode == DS_ENGINE_EXACT);
+        /* by recompute: three begin, and grow to six blocks where there are five; with saved states and without any to be found */
+        together(r, N_REQ, (ds_engine_opts){ .mode = (ds_engine_mode)mode, .max_context = 600, .kv_blocks = 5 }, NULL, "few blocks", &st);
+        assert_true(st.preempted_recomputed > 0);
+        together(r, N_REQ, (ds_engine_opts){ .mode = (ds_engine_mode)mode, .max_context = 600, .kv_blocks = 5, .no_prefix_cache = true }, NULL, "few blocks, no cache", &st);
+        assert_true(st.preempted_recomputed > 0);
+        /* by keeping blocks: better ones come while all seats are taken */
+        e = make_engine((ds_engine_opts){ .mode = (ds_engine_mode)mode, .max_running = 2 }, NULL);
+        for (uint32_t i = 0; i < N_REQ; i++) {
+            r[i].priority = N_REQ - 1 - i;
+            add(e, &r[i], i);
+            for (int k = 0; k < 12; k++)
+                ds_engine_run(e);
+        }
+        run_all(e);
+        compare(r, N_REQ, "better ones come");
+        ds_engine_stats_get(e, &st);
+        assert_true(st.preempted_parked > 0);
+        ds_engine_destroy(e);
+        free_requests(r, N_REQ);
+    }
+}
+
+static void samples_of_one_prompt(void **state)
+{
+    static const uint32_t prompts[] = { 1, 2, 40, 128, 129, 200 };
+
+    (void)state;
+    for (int mode = 0; mode < 2; mode++)
+        for (size_t k = 0; k < sizeof prompts / sizeof *prompts; k++) {
+            request r = { .n_prompt = prompts[k], .max_tokens = 20, .temperature = 1.0, .penalty = 1.0, .n = 4, .prompt = random_prompt(prompts[k], 3) };
+            alone(&r, 1, mode == DS_ENGINE_EXACT);
+            together(&r, 1, (ds_engine_opts){ .mode = (ds_engine_mode)mode }, NULL, "samples", NULL);
+            together(&r, 1, (ds_engine_opts){ .mode = (ds_engine_mode)mode, .max_running = 2, .drafts = ds_model_config(model)->num_nextn_predict_layers ? 1 : 0 }, NULL,
+                     "samples, two seats", NULL);
+            free(r.prompt);
+        }
+}
+
+/* One conversation's prompt, again and again with another length, at every length modulo a block; and what its answers leave behind. */
+static void hits_from_saved_state(void **state)
+{
+    (void)state;
+    for (int mode = 0; mode < 2; mode++) {
+        ds_engine_opts o = { .mode = (ds_engine_mode)mode, .no_replay = true, .saved_states = 16 };
+        ds_engine *e = make_engine(o, NULL);
+        int32_t *base = random_prompt(700, 77);
+        uint32_t hits = 0;
+        for (uint32_t len = 262; len < 262 + BLOCK; len += 1 + len % 2) {
+            request r = { .n_prompt = len, .max_tokens = 3, .temperature = 1.0, .penalty = 1.0, .n = 1, .prompt = malloc(len * sizeof(int32_t)) };
+            memcpy(r.prompt, base, len * sizeof *base);
+            if (len % 3 == 0)
+                r.prompt[len - 1 - len % 100] = 5; /* the tail differs, the prefix doesn't */
+            alone(&r, 1, mode == DS_ENGINE_EXACT);
+            add(e, &r, 0);
+            run_all(e);
+            compare(&r, 1, "hit");
+            assert_int_equal(r.replayed, 0);
+            assert_true(r.cached <= len - 134 && r.cached % BLOCK == 0);
+            hits += r.cached > 0;
+            free(r.prompt);
+        }
+        assert_true(hits > 60);
+        ds_engine_destroy(e);
+
+        /* the second turn goes on from the state that the first one's answer left */
+        e = make_engine(o, NULL);
+        request first = { .n_prompt = 200, .max_tokens = 90, .temperature = 1.0, .penalty = 1.0, .n = 1, .prompt = random_prompt(200, 8) };
+        alone(&first, 1, mode == DS_ENGINE_EXACT);
+        add(e, &first, 0);
+        run_all(e);
+        compare(&first, 1, "first turn");
+        request second = { .n_prompt = 290 + 150, .max_tokens = 20, .temperature = 1.0, .penalty = 1.0, .n = 1, .prompt = malloc(440 * sizeof(int32_t)) };
+        memcpy(second.prompt, first.prompt, 200 * sizeof(int32_t));
+        memcpy(second.prompt + 200, first.got[0], 90 * sizeof(int32_t));
+        memcpy(second.prompt + 290, base, 150 * sizeof(int32_t));
+        alone(&second, 1, mode == DS_ENGINE_EXACT);
+        add(e, &second, 0);
+        run_all(e);
+        assert_int_equal(second.cached, 256);
+        compare(&second, 1, "second turn");
+        free(first.prompt);
+        free(second.prompt);
+        ds_engine_destroy(e);
+        free(base);
+    }
+}
+
+/* By replay: blocks are found, the window state isn't. The continuation is close, not equal; the same one is made each time. */
+static void hits_by_replay(void **state)
+{
+    ds_engine *e = make_engine((ds_engine_opts){ .mode = DS_ENGINE_CED }, NULL);
+    request r = { .n_prompt = 400, .max_tokens = 8, .temperature = 0.0, .penalty = 1.0, .n = 1, .prompt = random_prompt(400, 4) };
+    int32_t again[MAX_OUT];
+    ds_engine_stats st;
+
+    (void)state;
+    for (int turn = 0; turn < 3; turn++) {
+        add(e, &r, 0);
+        run_all(e);
+        assert_int_equal(r.n_got[0], 8);
+        assert_int_equal(r.cached, turn ? 256 : 0);
+        assert_int_equal(r.replayed, turn ? e->dev->window : 0);
+        if (turn == 2)
+            assert_memory_equal(again, r.got[0], 8 * sizeof *again);
+        memcpy(again, r.got[0], 8 * sizeof *again);
+    }
+    ds_engine_stats_get(e, &st);
+    assert_int_equal(st.hit_replay_tokens, 512);
+    ds_engine_destroy(e);
+    free(r.prompt);
+}
+
+/* Requests with a common prefix at the same time: the first computes it, the others wait for its blocks. */
+static void waiting_for_a_prefix(void **state)
+{
+    (void)state;
+    for (int mode = 0; mode < 2; mode++) {
+        request r[4];
+        ds_engine_stats st;
+        int32_t *base = random_prompt(600, 21);
+        for (uint32_t i = 0; i < 4; i++) {
+            r[i] = (request){ .n_prompt = 420 + 30 * i, .max_tokens = 5, .temperature = 1.0, .penalty = 1.0, .n = 1, .prompt = malloc(600 * sizeof(int32_t)) };
+            memcpy(r[i].prompt, base, 600 * sizeof(int32_t));
+            r[i].prompt[270 + i] = (int32_t)i; /* they part inside the third block */
+        }
+        alone(r, 4, mode == DS_ENGINE_EXACT);
+        together(r, 4, (ds_engine_opts){ .mode = (ds_engine_mode)mode, .no_replay = true, .step_tokens = 64 }, NULL, "waiting", &st);
+        for (uint32_t i = 1; i < 4; i++)
+            assert_int_equal(r[i].cached, 256);
+        assert_int_equal(st.computed_tokens, 420 + (450 + 480 + 510) - 3 * 256);
+        for (uint32_t i = 0; i < 4; i++)
+            free(r[i].prompt);
+        free(base);
+    }
+}
+
+/* Windows and rings wrap: prompts around the window's and the ring's length, answers longer than both. */
+static void rings_wrap(void **state)
+{
+    uint32_t w = ds_model_config(model)->sliding_window;
+    uint32_t lengths[] = { w - 1, w, w + 1, w + 5, w + 6, w + 7, 2 * w + 12 };
+
+    (void)state;
+    for (int mode = 0; mode < 2; mode++) {
+        request r[7];
+        for (uint32_t i = 0; i < 7; i++)
+            r[i] = (request){ .n_prompt = lengths[i], .max_tokens = 90, .temperature = 1.0, .penalty = 1.0, .n = 1, .prompt = random_prompt(lengths[i], 50 + i) };
+        alone(r, 7, mode == DS_ENGINE_EXACT);
+        together(r, 7, (ds_engine_opts){ .mode = (ds_engine_mode)mode, .drafts = ds_model_config(model)->num_nextn_predict_layers ? DS_ENGINE_DRAFTS_AUTO : 0 }, NULL, "rings", NULL);
+        free_requests(r, 7);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_batch_and_any_chunks),
+        cmocka_unit_test(any_number_of_threads),
+        cmocka_unit_test(drafts_kept_to_any_depth),
+        cmocka_unit_test(preempted_or_not),
+        cmocka_unit_test(samples_of_one_prompt),
+        cmocka_unit_test(hits_from_saved_state),
+        cmocka_unit_test(hits_by_replay),
+        cmocka_unit_test(waiting_for_a_prefix),
+        cmocka_unit_test(rings_wrap),
+    };
+    ds_model *m = test_model(argc > 1 ? argv[1] : "tiny-a", argc > 2 ? argv[2] : NULL);
+    int failed;
+
+    model = m;
+    vocab = ds_model_config(m)->vocab_size;
+    failed = cmocka_run_group_tests(tests, NULL, NULL);
+    ds_model_close(m);
+    return failed;
+}
