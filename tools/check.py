@@ -20,7 +20,8 @@ MAY_SEE["kvstore"] = MAY_SEE["parallel"] = {"base"}
 MAY_SEE["model"] |= {"parallel"}
 MAY_SEE["engine"] |= {"parallel", "grammar"}
 MAY_SEE["cluster"] = {"base", "kvstore"}
-MAY_SEE["server"] |= {"grammar", "recipe", "kvstore", "cluster", "parallel"}
+MAY_SEE["image"] = {"base", "format", "recipe"}
+MAY_SEE["server"] |= {"grammar", "recipe", "image", "kvstore", "cluster", "parallel"}
 
 # Only the program's own folder reads the environment, ends the process or prints results.
 FORBIDDEN = re.compile(r"(?<![\w.>])(getenv|secure_getenv|setenv|putenv|exit|_exit|_Exit|quick_exit|abort|printf|vprintf|puts|putchar|perror)\s*\(|\bstdout\b|\bstderr\b")

@@ -284,6 +284,19 @@ ds_rc ds_request_layout_image(ds_request *r, uint32_t i, uint32_t width, uint32_
 /* The size rule alone: fills fitted_w … tokens from width and height. DS_E_ARG when a side is 0 or the rule doesn't settle. */
 ds_rc ds_image_layout(ds_image *image, ds_err *err);
 
+/* The rule's numbers, a model's vision_config; those of the released model are what the functions above use. (model spec 3.15) */
+typedef struct {
+    uint32_t patch;      /* pixels of a patch's side, 1..256: 14 */
+    uint32_t merge;      /* patches of a token's side, 1..16: 3 */
+    uint32_t max_tokens; /* of one image, its start, newlines and end included, 8..65536: 1024 */
+    uint64_t min_pixels; /* smaller pictures are enlarged, at most 2^32: 544 * 544 */
+    double max_wh_ratio; /* wider pictures are squeezed; 0 = no limit */
+} ds_image_rule;
+void ds_image_rule_init(ds_image_rule *rule);
+ds_rc ds_image_layout_by(ds_image *image, const ds_image_rule *rule, ds_err *err);
+/* ds_request_layout_image by another rule. */
+ds_rc ds_request_layout_image_by(ds_request *r, uint32_t i, uint32_t width, uint32_t height, const ds_image_rule *rule, ds_err *err);
+
 /* The prompt (of prompt `i` < n_prompts). *runs belong to the request. One image placeholder for each image, spelled
  * as opts.image_token. Renders once; later calls return the same. DS_E_NOMEM, DS_E_ARG. */
 ds_rc ds_request_render(ds_request *r, uint32_t i, const ds_run **runs, size_t *n_runs, ds_err *err);

@@ -3,24 +3,26 @@
 
 #include "recipe/request_internal.h"
 
-#define PATCH 14         /* pixels */
-#define CELL (3 * PATCH) /* pixels of one token's side */
-#define BUDGET 1024      /* tokens of one image, its start, newlines and end included */
-#define MIN_AREA (544.0 * 544.0)
 #define MAX_ROUNDS 10
 
 typedef struct {
     uint64_t w, h;
 } size2;
 
+void ds_image_rule_init(ds_image_rule *rule)
+{
+    *rule = (ds_image_rule){ .patch = 14, .merge = 3, .max_tokens = 1024, .min_pixels = 544 * 544 };
+}
+
 static uint64_t round_up(uint64_t x, uint64_t to)
 {
     return (x + to - 1) / to * to;
 }
 
-static size2 grid(size2 s)
+static size2 grid(const ds_image_rule *k, size2 s)
 {
-    return (size2){ (round_up(s.w, PATCH) / PATCH + 2) / 3, (round_up(s.h, PATCH) / PATCH + 2) / 3 };
+    return (size2){ (round_up(s.w, k->patch) / k->patch + k->merge - 1) / k->merge,
+                    (round_up(s.h, k->patch) / k->patch + k->merge - 1) / k->merge };
 }
 
 static uint64_t cost(size2 g)
@@ -28,44 +30,50 @@ static uint64_t cost(size2 g)
     return g.h * (g.w + 1) + 2;
 }
 
-static size2 one_round(size2 s)
+static size2 one_round(const ds_image_rule *k, size2 s)
 {
-    double w = (double)s.w, h = (double)s.h, r, mw, mh, b;
+    double w = (double)s.w, h = (double)s.h, patch = k->patch, room = (double)k->max_tokens - 2, r, mw, mh, b;
+    uint64_t cell = (uint64_t)k->patch * k->merge;
     size2 out;
 
-    if (s.w && s.h && w * h < MIN_AREA) {
-        double k = sqrt(MIN_AREA / (w * h));
+    if (s.w && s.h && w * h < (double)k->min_pixels) {
+        double scale = sqrt((double)k->min_pixels / (w * h));
 
-        w = trunc(w * k);
-        h = trunc(h * k);
+        w = trunc(w * scale);
+        h = trunc(h * scale);
     }
-    out = (size2){ round_up((uint64_t)w, PATCH), round_up((uint64_t)h, PATCH) };
-    if (cost(grid(out)) <= BUDGET)
+    out = (size2){ round_up((uint64_t)w, k->patch), round_up((uint64_t)h, k->patch) };
+    if (cost(grid(k, out)) <= k->max_tokens)
         return out;
     r = h / w;
-    mw = sqrt((BUDGET - 2) / r + 0.25) - 0.5;
+    mw = sqrt(room / r + 0.25) - 0.5;
     mh = mw * r;
     if (mw < 1)
-        return (size2){ CELL, (BUDGET - 2) / 2 * CELL };
+        return (size2){ cell, (k->max_tokens - 2) / 2 * cell };
     if (mh < 1)
-        return (size2){ (BUDGET - 3) * CELL, CELL };
-    b = fmin(floor(mw) * CELL / w, floor(mh) * CELL / h);
-    return (size2){ (uint64_t)floor(w * b / PATCH) * PATCH, (uint64_t)floor(h * b / PATCH) * PATCH };
+        return (size2){ (k->max_tokens - 3) * cell, cell };
+    b = fmin(floor(mw) * (double)cell / w, floor(mh) * (double)cell / h);
+    return (size2){ (uint64_t)floor(w * b / patch) * k->patch, (uint64_t)floor(h * b / patch) * k->patch };
 }
 
-ds_rc ds_image_layout(ds_image *image, ds_err *err)
+ds_rc ds_image_layout_by(ds_image *image, const ds_image_rule *k, ds_err *err)
 {
     size2 s = { image->width, image->height }, g;
 
+    if (k->patch < 1 || k->patch > 256 || k->merge < 1 || k->merge > 16 || k->max_tokens < 8 || k->max_tokens > 65536 ||
+        k->min_pixels > (uint64_t)1 << 32 || !(k->max_wh_ratio >= 0))
+        return ds_fail(err, DS_E_ARG, "image size rule out of range: patch %u, merge %u, %u tokens", k->patch, k->merge, k->max_tokens);
     if (!s.w || !s.h)
         return ds_fail(err, DS_E_ARG, "image of %u x %u pixels", image->width, image->height);
+    if (k->max_wh_ratio > 0 && (double)s.w > (double)s.h * k->max_wh_ratio)
+        s.w = (uint64_t)((double)s.h * k->max_wh_ratio);
     for (int i = 0; i < MAX_ROUNDS; i++) {
-        size2 next = one_round(s);
+        size2 next = one_round(k, s);
         bool same = next.w == s.w && next.h == s.h;
 
         s = next;
-        g = grid(s);
-        if (same && s.w && s.h && cost(g) <= BUDGET) {
+        g = grid(k, s);
+        if (same && s.w && s.h && cost(g) <= k->max_tokens) {
             image->fitted_w = (uint32_t)s.w;
             image->fitted_h = (uint32_t)s.h;
             image->rows = (uint32_t)g.h;
@@ -77,13 +85,29 @@ ds_rc ds_image_layout(ds_image *image, ds_err *err)
     return ds_fail(err, DS_E_ARG, "image of %u x %u pixels: the size rule doesn't settle", image->width, image->height);
 }
 
-ds_rc ds_request_layout_image(ds_request *r, uint32_t i, uint32_t width, uint32_t height, ds_err *err)
+ds_rc ds_image_layout(ds_image *image, ds_err *err)
+{
+    ds_image_rule rule;
+
+    ds_image_rule_init(&rule);
+    return ds_image_layout_by(image, &rule, err);
+}
+
+ds_rc ds_request_layout_image_by(ds_request *r, uint32_t i, uint32_t width, uint32_t height, const ds_image_rule *rule, ds_err *err)
 {
     if (i >= r->info.n_images)
         return ds_fail(err, DS_E_ARG, "image %u: the request has %u", i, r->info.n_images);
     r->images[i].width = width;
     r->images[i].height = height;
-    return ds_image_layout(&r->images[i], err);
+    return ds_image_layout_by(&r->images[i], rule, err);
+}
+
+ds_rc ds_request_layout_image(ds_request *r, uint32_t i, uint32_t width, uint32_t height, ds_err *err)
+{
+    ds_image_rule rule;
+
+    ds_image_rule_init(&rule);
+    return ds_request_layout_image_by(r, i, width, height, &rule, err);
 }
 
 size_t ds_request_image_extra_tokens(const ds_request *r)
