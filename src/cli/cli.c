@@ -3,14 +3,27 @@
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
 
-/* One line whatever the message holds. */
+#include "base/utf8.h"
+
+/* One printable line whatever the message holds. Backslashes stay: names in it are mostly quoted already. */
 static void print_message(const char *command, const char *msg)
 {
+    size_t left = strlen(msg);
+
     fflush(stdout); /* results that are out come before the reason why there are no more */
     fprintf(stderr, "deepserve%s%s: ", command && *command ? " " : "", command ? command : "");
-    for (; *msg; msg++)
-        fputc((unsigned char)*msg < 0x20 || *msg == 0x7f ? ' ' : *msg, stderr);
+    while (left) {
+        char piece[16];
+        uint32_t cp;
+        size_t n = ds_utf8_decode(msg, left, &cp);
+
+        n = n ? n : 1;
+        fputs(*msg == '\\' ? "\\" : ds_quote(piece, sizeof piece, msg, n), stderr);
+        msg += n;
+        left -= n;
+    }
     fputc('\n', stderr);
 }
 

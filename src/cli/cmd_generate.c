@@ -1,5 +1,6 @@
 /* deepserve generate: prompts to text, one from the command line or many from a file. */
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,8 +11,14 @@
 #include "base/clock.h"
 #include "base/json.h"
 #include "cli/gen_request.h"
+#include "cli/input.h"
+#include "format/file.h"
 
-enum { LINE_MAX_BYTES = 256 << 20 };
+enum {
+    LINE_MAX_BYTES = 64 << 20, /* longer lines are refused, */
+    SKIP_MAX_BYTES = 1 << 30,  /* and one without any end ends the run */
+    COUNT_NS = 300000000,      /* an interrupted run ends within a second */
+};
 
 typedef struct {
     ds_cli_gen_opts g;
@@ -63,6 +70,7 @@ typedef struct {
     uint64_t index, done, failed, missing;
     bool live; /* text goes out as it comes */
     bool bar;  /* a progress line on the terminal */
+    bool more_missing;
     uint64_t in_bytes, in_total;
     uint64_t bar_ns;
     /* the answer in work */
@@ -237,46 +245,92 @@ static void put_error(const job *j, const ds_err *e)
     ds_buf_free(&b);
 }
 
-static bool blank(const char *line, size_t n)
+static bool is_space(int c)
 {
-    for (size_t i = 0; i < n; i++)
-        if (!strchr(" \t\r\n", line[i]))
+    return c == ' ' || c == '\t' || c == '\r' || c == '\n';
+}
+
+static bool blank(const ds_buf *line)
+{
+    for (size_t i = 0; i < line->len; i++)
+        if (!is_space(line->p[i]))
             return false;
     return true;
 }
 
-static uint64_t count_lines(FILE *f, char **line, size_t *cap)
+/* The next line without its end; of a line above LINE_MAX_BYTES the rest is read but not kept, and *bytes is its length in the file. False: there
+ * is none (*rc DS_OK), it can't be read, or a signal came (DS_E_CANCELED). */
+static bool read_line(ds_cli_input *in, const char *name, ds_buf *line, uint64_t *bytes, ds_rc *rc, ds_err *err)
 {
-    uint64_t lines = 0;
-    ssize_t n;
+    char q[112];
+    int c = 0;
 
-    while ((n = getline(line, cap, f)) != -1)
-        lines += !blank(*line, (size_t)n);
-    return lines;
+    ds_buf_clear(line);
+    for (*bytes = 0; *bytes < SKIP_MAX_BYTES; ++*bytes) {
+        c = ds_cli_input_byte(in);
+        if (c == -1 || c == '\n')
+            break;
+        if (*bytes < LINE_MAX_BYTES && !ds_buf_putc(line, (char)c)) {
+            *rc = ds_fail(err, DS_E_NOMEM, "%s: out of memory for a line", ds_file_label(q, sizeof q, name));
+            return false;
+        }
+    }
+    if (c == '\n' || (c == -1 && !in->error))
+        return c == '\n' || *bytes > 0;
+    if (c == -1 && in->error == EINTR)
+        *rc = ds_fail(err, DS_E_CANCELED, "stopped");
+    else if (c == -1)
+        *rc = ds_fail(err, DS_E_IO, "%s: %s", ds_file_label(q, sizeof q, name), strerror(in->error));
+    else
+        *rc = ds_fail(err, DS_E_FORMAT, "%s: a line has no end within %d bytes", ds_file_label(q, sizeof q, name), SKIP_MAX_BYTES);
+    return false;
 }
 
-static ds_rc run_lines(job *j, FILE *f, const char *name, ds_err *err)
+/* Adds the lines that are left to those missing, as far as they can be counted at once: what comes through a pipe may never end. */
+static void count_rest(job *j, ds_cli_input *in)
 {
-    char *line = NULL;
-    size_t cap = 0;
-    ssize_t n;
+    const uint64_t begin = ds_now_ns();
+    struct stat st;
+    bool text = false;
+    int c;
+
+    in->deaf = true;
+    j->more_missing = fstat(in->fd, &st) != 0 || !S_ISREG(st.st_mode);
+    for (uint64_t n = 1; !j->more_missing; n++) {
+        c = ds_cli_input_byte(in);
+        text = text || (c != -1 && !is_space(c));
+        if ((c == '\n' || c == -1) && text) {
+            j->missing++;
+            text = false;
+        }
+        if (c == -1)
+            return;
+        j->more_missing = n % 65536 == 0 && ds_now_ns() - begin > COUNT_NS;
+    }
+}
+
+static ds_rc run_lines(job *j, int fd, const char *name, ds_err *err)
+{
+    ds_cli_input in = { .fd = fd };
+    ds_buf line = { 0 };
+    uint64_t bytes;
     ds_rc rc = DS_OK;
 
-    for (j->index = 0; rc == DS_OK && (n = getline(&line, &cap, f)) != -1; j->index++) {
+    for (j->index = 0; rc == DS_OK && read_line(&in, name, &line, &bytes, &rc, err); j->index++) {
         ds_gen_request q = { 0 };
         ds_err bad = { 0 };
-        j->in_bytes += (uint64_t)n;
-        if (blank(line, (size_t)n))
+        j->in_bytes += bytes + 1;
+        if (blank(&line))
             continue;
-        if (n > LINE_MAX_BYTES)
-            ds_fail(&bad, DS_E_FORMAT, "the line has %zd bytes, at most %d are taken", n, LINE_MAX_BYTES);
+        if (bytes > LINE_MAX_BYTES)
+            ds_fail(&bad, DS_E_FORMAT, "the line has %" PRIu64 " bytes, at most %d are taken", bytes, LINE_MAX_BYTES);
         else if (ds_gen_request_init(&q, &j->o->g, j->index, &bad) == DS_OK &&
-                 ds_gen_request_json(&q, j->g, line, (size_t)n, &bad) == DS_OK)
+                 ds_gen_request_json(&q, j->g, line.p, line.len, &bad) == DS_OK)
             answer(j, &q, &bad);
         ds_gen_request_fini(&q);
         if (bad.rc == DS_E_CANCELED) {
             rc = DS_E_CANCELED;
-            j->missing = 1 + (f == stdin ? 0 : count_lines(f, &line, &cap));
+            j->missing = 1;
         } else if (bad.rc != DS_OK) {
             put_error(j, &bad);
             j->failed++;
@@ -286,9 +340,9 @@ static ds_rc run_lines(job *j, FILE *f, const char *name, ds_err *err)
         if (ferror(stdout))
             rc = ds_fail(err, DS_E_IO, "standard output: %s", strerror(errno));
     }
-    if (rc == DS_OK && ferror(f))
-        rc = ds_fail(err, DS_E_IO, "%s: %s", name, strerror(errno));
-    free(line);
+    if (rc == DS_E_CANCELED)
+        count_rest(j, &in);
+    ds_buf_free(&line);
     return rc;
 }
 
@@ -323,15 +377,15 @@ static void print_totals(const totals *t, uint64_t requests)
     fputc('\n', stderr);
 }
 
-static ds_rc run(job *j, FILE *f, ds_cli_ids *ids, ds_err *err)
+static ds_rc run(job *j, int fd, ds_cli_ids *ids, ds_err *err)
 {
     ds_rc rc;
 
     j->sum.begin_ns = ds_now_ns();
-    if (!f)
+    if (fd == -1)
         rc = run_one(j, ids, err);
     else
-        rc = run_lines(j, f, j->o->input, err);
+        rc = run_lines(j, fd, j->o->input, err);
     show_bar(j, true);
     free(j->ids);
     ds_buf_free(&j->logprobs);
@@ -343,7 +397,7 @@ static int stopped_by_signal(const job *j)
 {
     if (j->o->input)
         fprintf(stderr, "deepserve generate: stopped with %" PRIu64 " results complete, %" PRIu64 "%s missing\n", j->done + j->failed,
-                j->missing, strcmp(j->o->input, "-") == 0 ? " or more" : "");
+                j->missing, j->more_missing ? " or more" : "");
     else
         fputs("deepserve generate: stopped, the result is missing\n", stderr);
     return 128 + ds_cli_signal();
@@ -355,9 +409,9 @@ int ds_cmd_generate(int argc, char **argv)
     ds_err err = { 0 };
     ds_cli_gen g = { 0 };
     ds_cli_ids ids = { 0 };
-    FILE *f = NULL;
-    struct stat st;
-    int speculate, status = ds_cli_parse(&command, &o, argc, argv, NULL);
+    struct stat st = { 0 };
+    char q[112];
+    int fd = -1, speculate, status = ds_cli_parse(&command, &o, argc, argv, NULL);
     bool wrong = false;
     ds_rc rc = DS_OK;
 
@@ -367,32 +421,34 @@ int ds_cmd_generate(int argc, char **argv)
         return ds_cli_wrong("generate", "expected one of --prompt, --tokens and --input");
     if (!ds_cli_speculate_parse(&speculate, o.g.speculate))
         return ds_cli_wrong("generate", "--speculate: expected auto, off or a number up to 64");
+    ds_cli_signals_end();
     if (o.tokens)
         rc = ds_cli_ids_parse(&ids, o.tokens, &wrong, &err);
     if (wrong)
         return ds_cli_wrong("generate", "%s", err.msg);
     if (rc == DS_OK && o.input) {
-        f = strcmp(o.input, "-") == 0 ? stdin : fopen(o.input, "re");
-        if (!f)
-            rc = ds_fail(&err, DS_E_IO, "%s: %s", o.input, strerror(errno));
-        else if (f != stdin && fstat(fileno(f), &st) == 0 && S_ISDIR(st.st_mode))
-            rc = ds_fail(&err, DS_E_IO, "%s: is a directory", o.input);
+        fd = strcmp(o.input, "-") == 0 ? STDIN_FILENO : open(o.input, O_RDONLY | O_CLOEXEC);
+        if (fd == -1 || fstat(fd, &st) == -1)
+            rc = ds_fail(&err, DS_E_IO, "%s: %s", ds_file_label(q, sizeof q, o.input), strerror(errno));
+        else if (S_ISDIR(st.st_mode))
+            rc = ds_fail(&err, DS_E_IO, "%s: is a directory", ds_file_label(q, sizeof q, o.input));
     }
     if (rc == DS_OK)
         rc = ds_cli_gen_open(&g, &o.g, speculate, &err);
+    if (rc == DS_OK)
+        rc = ds_cli_ids_check(&ids, ds_model_config(g.m.model)->vocab_size, &err);
     job j = { .o = &o, .g = &g, .live = !o.json && !o.input && isatty(1), .bar = o.input && isatty(2) };
     if (rc == DS_OK) {
-        if (f && f != stdin && fstat(fileno(f), &st) == 0)
-            j.in_total = (uint64_t)st.st_size;
+        j.in_total = S_ISREG(st.st_mode) ? (uint64_t)st.st_size : 0;
         ds_cli_signals_catch();
-        rc = run(&j, f, &ids, &err);
+        rc = run(&j, fd, &ids, &err);
         if (rc == DS_OK)
             print_totals(&j.sum, j.done);
     }
     ds_cli_gen_close(&g);
     free(ids.p);
-    if (f && f != stdin)
-        fclose(f);
+    if (fd > STDIN_FILENO)
+        close(fd);
     if (rc == DS_E_CANCELED)
         return stopped_by_signal(&j);
     if (rc != DS_OK)

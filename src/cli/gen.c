@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/json.h"
@@ -38,6 +39,7 @@ static ds_rc read_stop_ids(ds_cli_gen *g, const char *dir, ds_err *err)
 {
     char path[4096], label[200], *text;
     size_t n;
+    struct stat st;
     ds_json_doc *doc;
     const ds_json *eos, *v;
     const ds_config *c = ds_model_config(g->m.model);
@@ -47,7 +49,7 @@ static ds_rc read_stop_ids(ds_cli_gen *g, const char *dir, ds_err *err)
     ds_file_label(label, sizeof label, path);
     g->stop_ids[0] = (int32_t)c->eos_token_id;
     g->n_stop_ids = 1;
-    if (access(path, F_OK) != 0)
+    if (lstat(path, &st) != 0)
         return DS_OK;
     rc = ds_file_read(&text, &n, path, DS_CONFIG_FILE_MAX_BYTES, err);
     if (rc != DS_OK)
@@ -56,6 +58,8 @@ static ds_rc read_stop_ids(ds_cli_gen *g, const char *dir, ds_err *err)
     free(text);
     if (rc != DS_OK)
         return ds_err_prefix(err, rc, "%s: ", label);
+    if (!ds_json_is(ds_json_root(doc), DS_JSON_OBJECT))
+        rc = ds_fail(err, DS_E_FORMAT, "%s: must hold an object, holds %s", label, ds_json_type_name(ds_json_root(doc)));
     eos = ds_json_get(ds_json_root(doc), "eos_token_id");
     if (eos && eos->type != DS_JSON_NULL) {
         v = eos->type == DS_JSON_ARRAY ? eos->child : eos;
@@ -242,6 +246,23 @@ static volatile sig_atomic_t came;
 static void note_signal(int sig)
 {
     came = sig;
+}
+
+static void end_program(int sig)
+{
+    static const char text[] = "deepserve: stopped before the first result\n";
+    ssize_t ignored = write(STDERR_FILENO, text, sizeof text - 1);
+
+    (void)ignored;
+    _exit(128 + sig);
+}
+
+void ds_cli_signals_end(void)
+{
+    struct sigaction a = { .sa_handler = end_program };
+
+    sigaction(SIGINT, &a, NULL);
+    sigaction(SIGTERM, &a, NULL);
 }
 
 void ds_cli_signals_catch(void)

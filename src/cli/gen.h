@@ -94,6 +94,7 @@ size_t ds_cli_text_safe(const ds_cli_text *t);
 
 /* SIGINT and SIGTERM set a flag; a second one ends the program at once. Returns the number of the signal that came, 0 if none. */
 void ds_cli_signals_catch(void);
+void ds_cli_signals_end(void); /* until then: they end the program with their status, before there is any result */
 int ds_cli_signal(void);
 void ds_cli_signal_forget(void); /* the next one is the first again */
 

@@ -172,7 +172,7 @@ static ds_rc get_common(ds_gen_request *q, const ds_json *obj, ds_err *err)
     return rc == DS_OK ? get_stop(q, ds_json_get(obj, "stop"), err) : rc;
 }
 
-static ds_rc get_tokens(ds_gen_request *q, const ds_json *v, ds_err *err)
+static ds_rc get_tokens(ds_gen_request *q, const ds_json *v, uint32_t vocab, ds_err *err)
 {
     ds_rc rc = DS_OK;
 
@@ -182,9 +182,13 @@ static ds_rc get_tokens(ds_gen_request *q, const ds_json *v, ds_err *err)
         return ds_fail(err, DS_E_FORMAT, "tokens: the list is empty");
     for (const ds_json *t = v->child; t && rc == DS_OK; t = t->next) {
         int64_t id;
-        if (!ds_json_i64(t, &id))
+        bool number = ds_json_i64(t, &id);
+        if (!number && !(ds_json_is(t, DS_JSON_NUMBER) && strspn(t->text, "-0123456789") == t->text_len))
             return wrong_type(t, "tokens", "whole numbers", err);
-        rc = push_id(q, id < 0 || id > INT32_MAX ? UINT32_MAX : (uint32_t)id, err); /* the vocabulary is checked with the whole prompt */
+        if (!number || id < 0 || id >= vocab)
+            return ds_fail(err, DS_E_FORMAT, "tokens: token id %.24s at position %zu is outside the vocabulary, 0..%u", t->text, q->ids.n,
+                           vocab - 1);
+        rc = push_id(q, (uint32_t)id, err);
     }
     return rc;
 }
@@ -269,7 +273,7 @@ ds_rc ds_gen_request_json(ds_gen_request *q, ds_cli_gen *g, const char *line, si
     if (rc != DS_OK)
         return rc;
     if (tokens)
-        return get_tokens(q, tokens, err);
+        return get_tokens(q, tokens, ds_model_config(g->m.model)->vocab_size, err);
     if (prompt->type != DS_JSON_STRING)
         return wrong_type(prompt, "prompt", "a string", err);
     return ds_gen_request_text(q, g, prompt->text, prompt->text_len, err);

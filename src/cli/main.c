@@ -1,7 +1,9 @@
 /* deepserve: finds the subcommand and runs it. */
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "cli/cli.h"
 
@@ -99,9 +101,20 @@ static int dispatch(int argc, char **argv)
     return unknown_command(argv[0]);
 }
 
+/* A standard stream that came closed is held by something that can't be used in its direction, so that no file of ours takes its number. */
+static void hold_standard_streams(void)
+{
+    for (int fd = 0; fd < 3; fd++)
+        if (fcntl(fd, F_GETFD) == -1 && open("/dev/null", fd == 0 ? O_WRONLY : O_RDONLY) == -1)
+            return;
+}
+
 int main(int argc, char **argv)
 {
-    int status = dispatch(argc - 1, argv + 1);
+    int status;
+
+    hold_standard_streams();
+    status = dispatch(argc - 1, argv + 1);
 
     /* What was buffered may only fail now, on a full disk for one. */
     if (fflush(stdout) != 0 || ferror(stdout)) {

@@ -1,6 +1,5 @@
 #include "cli/model_cli.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,7 +26,7 @@ static ds_rc token_map(void *ctx, const char *dir, int32_t *map, uint32_t vocab,
     if (rc != DS_OK)
         return rc;
     if (ds_tokenizer_size(t) != vocab)
-        rc = ds_fail(err, DS_E_FORMAT, "tokenizer.json has %u ids, config.json vocab_size is %u", ds_tokenizer_size(t), vocab);
+        rc = ds_fail(err, DS_E_FORMAT, "tokenizer.json: %u ids; vocab_size in config.json is %u", ds_tokenizer_size(t), vocab);
     else
         rc = ds_tokenizer_engram_map(t, (uint32_t *)map, &classes, err);
     ds_tokenizer_destroy(t);
@@ -73,10 +72,21 @@ static bool push(ds_cli_ids *ids, size_t *cap, int32_t v)
     return true;
 }
 
-/* Values that no vocabulary has become -1, which ds_cli_ids_check refuses. */
-static int32_t narrow(int64_t v)
+/* A decimal number of any length. What no vocabulary has becomes -1, which ds_cli_ids_check refuses. */
+static bool push_text(ds_cli_ids *ids, size_t *cap, const char *text, size_t n)
 {
-    return v < 0 || v > INT32_MAX ? -1 : (int32_t)v;
+    int32_t v = 0;
+    bool minus = text[0] == '-', odd = false;
+
+    for (size_t i = minus; i < n && !odd; i++)
+        odd = __builtin_mul_overflow(v, 10, &v) || __builtin_add_overflow(v, text[i] - '0', &v);
+    odd = odd || (minus && v > 0);
+    if (odd && !ids->odd_text[0]) {
+        ids->odd_at = ids->n;
+        snprintf(ids->odd_text, sizeof ids->odd_text, n < sizeof ids->odd_text ? "%.*s" : "%.*s...", n < sizeof ids->odd_text ? (int)n : 20,
+                 text);
+    }
+    return push(ids, cap, odd ? -1 : v);
 }
 
 static ds_rc parse_list(ds_cli_ids *ids, const char *arg, bool *wrong_use, ds_err *err)
@@ -85,19 +95,18 @@ static ds_rc parse_list(ds_cli_ids *ids, const char *arg, bool *wrong_use, ds_er
     const char *p = arg;
 
     for (;; p++) {
-        char *end, q[220];
-        long long v;
-        errno = 0;
-        v = strtoll(p, &end, 10);
-        if (end == p || errno || *p == ' ' || *p == '+' || (*end != ',' && *end != '\0')) {
+        size_t sign = *p == '-', n = sign + strspn(p + sign, "0123456789");
+        char q[220];
+
+        if (n == sign || (p[n] != ',' && p[n] != '\0')) {
             *wrong_use = true;
             return ds_fail(err, DS_E_ARG, "--tokens: '%s': expected ids such as 1,2,3 or @FILE", ds_quote(q, sizeof q, arg, strlen(arg)));
         }
-        if (!push(ids, &cap, narrow(v)))
+        if (!push_text(ids, &cap, p, n))
             return ds_fail(err, DS_E_NOMEM, "--tokens: out of memory");
-        if (*end == '\0')
+        p += n;
+        if (*p == '\0')
             return DS_OK;
-        p = end;
     }
 }
 
@@ -112,10 +121,9 @@ static ds_rc parse_array(ds_cli_ids *ids, const char *path, const char *text, si
     if (ds_json_root(doc)->type != DS_JSON_ARRAY)
         rc = ds_fail(err, DS_E_FORMAT, "%s: expected a JSON array of token ids", path);
     for (const ds_json *v = ds_json_root(doc)->child; v && rc == DS_OK; v = v->next) {
-        int64_t id;
-        if (!ds_json_i64(v, &id))
+        if (!ds_json_is(v, DS_JSON_NUMBER) || strspn(v->text, "-0123456789") != v->text_len)
             rc = ds_fail(err, DS_E_FORMAT, "%s: element %u is no token id", path, ids->n);
-        else if (!push(ids, &cap, narrow(id)))
+        else if (!push_text(ids, &cap, v->text, v->text_len))
             rc = ds_fail(err, DS_E_NOMEM, "%s: out of memory", path);
     }
     ds_json_free(doc);
@@ -150,8 +158,14 @@ ds_rc ds_cli_ids_parse(ds_cli_ids *ids, const char *arg, bool *wrong_use, ds_err
 
 ds_rc ds_cli_ids_check(const ds_cli_ids *ids, uint32_t vocab, ds_err *err)
 {
-    for (uint32_t i = 0; i < ids->n; i++)
-        if (ids->p[i] < 0 || (uint32_t)ids->p[i] >= vocab)
-            return ds_fail(err, DS_E_ARG, "token id at position %u is outside the vocabulary (0 .. %u)", i, vocab - 1);
+    for (uint32_t i = 0; i < ids->n; i++) {
+        char text[24];
+
+        if (ids->p[i] >= 0 && (uint32_t)ids->p[i] < vocab)
+            continue;
+        snprintf(text, sizeof text, "%d", ids->p[i]);
+        return ds_fail(err, DS_E_ARG, "token id %s at position %u is outside the vocabulary, 0..%u",
+                       ids->odd_text[0] && ids->odd_at == i ? ids->odd_text : text, i, vocab - 1);
+    }
     return DS_OK;
 }

@@ -19,6 +19,8 @@ void ds_cli_model_close(ds_cli_model *m);
 typedef struct {
     int32_t *p; /* free() it */
     uint32_t n;
+    uint32_t odd_at;   /* of the first id that no vocabulary can have */
+    char odd_text[24]; /* that id as it stands, cut; "" = there is none */
 } ds_cli_ids;
 
 /* `arg` is "1,2,3", or "@FILE" with a JSON array. *wrong_use: the argument alone shows the mistake. */

@@ -422,10 +422,10 @@ out:
 static ds_rc add_shard(ds_st *st, const char *dir, const char *name, size_t n, ds_err *err)
 {
     shard_file *s;
-    char *path;
+    char *path, q[112];
 
     if (st->n_shards == DS_ST_MAX_SHARDS)
-        return ds_fail(err, DS_E_FORMAT, "%s: more than %u files", dir, DS_ST_MAX_SHARDS);
+        return ds_fail(err, DS_E_FORMAT, "%s: more than %u files", ds_file_label(q, sizeof q, dir), DS_ST_MAX_SHARDS);
     s = realloc(st->shard, (st->n_shards + 1) * sizeof *s);
     if (!s)
         return out_of_memory(dir, err);
@@ -589,11 +589,12 @@ static int by_path(const void *a, const void *b)
 static ds_rc open_directory(ds_st *st, const char *dir, ds_err *err)
 {
     static const char suffix[] = ".safetensors";
+    char q[112];
     DIR *d = opendir(dir);
     ds_rc rc = DS_OK;
 
     if (!d)
-        return ds_fail(err, DS_E_IO, "%s: %s", dir, strerror(errno));
+        return ds_fail(err, DS_E_IO, "%s: %s", ds_file_label(q, sizeof q, dir), strerror(errno));
     for (struct dirent *e; rc == DS_OK && (e = readdir(d)) != NULL;) {
         size_t n = strlen(e->d_name);
         if (n >= sizeof suffix && strcmp(e->d_name + n - (sizeof suffix - 1), suffix) == 0)
@@ -603,7 +604,7 @@ static ds_rc open_directory(ds_st *st, const char *dir, ds_err *err)
     if (rc != DS_OK)
         return rc;
     if (st->n_shards == 0)
-        return ds_fail(err, DS_E_IO, "%s: holds no .safetensors file", dir);
+        return ds_fail(err, DS_E_IO, "%s: holds no .safetensors file", ds_file_label(q, sizeof q, dir));
     qsort(st->shard, st->n_shards, sizeof *st->shard, by_path);
     for (uint32_t i = 0; i < st->n_shards && rc == DS_OK; i++)
         rc = open_shard(st, (uint16_t)i, false, err);
@@ -624,7 +625,7 @@ ds_rc ds_st_open(ds_st **out, const char *path, ds_err *err)
     if (getrandom(&st->seed, sizeof st->seed, GRND_NONBLOCK) != sizeof st->seed)
         st->seed = (uint64_t)(uintptr_t)st; /* early boot: the address of a heap block is the next best */
     if (stat(path, &info) == -1) {
-        rc = ds_fail(err, DS_E_IO, "%s: %s", ds_quote(q, sizeof q, path, strlen(path)), strerror(errno));
+        rc = ds_fail(err, DS_E_IO, "%s: %s", ds_file_label(q, sizeof q, path), strerror(errno));
     } else if (!S_ISDIR(info.st_mode)) {
         st->shard = calloc(1, sizeof *st->shard);
         if (st->shard)

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "format/engram.h"
+#include "format/file.h"
 #include "format/numfmt.h"
 #include "model/scan.h"
 
@@ -112,6 +113,7 @@ typedef struct {
     const ds_config *c;
     const ds_kern *k;
     bool no_data;
+    bool names_file; /* the message says already where the fault is */
     uint64_t scan_bytes;
     ds_scan scan;
     ds_mat **pack; /* matrices that the backend repacks */
@@ -344,6 +346,7 @@ static ds_rc load_map(binder *b, const ds_model_opts *o, ds_err *err)
         return ds_fail(err, DS_E_FORMAT,
                        "the model has Engram layers but no tensor engram.token_map, and no tokenizer was given to derive it from");
     rc = o->token_map(o->ctx, b->dir, b->w->map, b->c->vocab_size, err);
+    b->names_file = rc != DS_OK;
     return rc == DS_OK ? check_map(b, err) : rc;
 }
 
@@ -413,6 +416,7 @@ ds_rc ds_weights_open(ds_weights *w, const char *dir, const ds_config *c, const 
     binder b = {
         .w = w, .dir = dir, .c = c, .k = k, .no_data = o->no_data, .scan_bytes = o->scan_bytes ? o->scan_bytes : DS_SCAN_AT_LOAD_BYTES
     };
+    char q[112];
     size_t n;
     ds_rc rc;
 
@@ -430,8 +434,8 @@ ds_rc ds_weights_open(ds_weights *w, const char *dir, const ds_config *c, const 
         rc = check_memory(w, o, err);
     if (rc == DS_OK && c->n_engram_layers)
         rc = bind_hash(&b, o, err);
-    if (rc != DS_OK)
-        ds_err_prefix(err, rc, "%s: ", dir);
+    if (rc != DS_OK && !b.names_file)
+        ds_err_prefix(err, rc, "%s: ", ds_file_label(q, sizeof q, dir));
     if (rc == DS_OK)
         rc = ds_scan_run(&b.scan, w->files, o->pool, err);
     if (rc == DS_OK)

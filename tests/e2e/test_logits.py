@@ -84,7 +84,7 @@ def test_refusals(deepserve, root, tmp_path):
         refused(deepserve, tmp_path, status, part, *args)
 
     no(2, b"--tokens", *base)
-    for bad in ("", "1,,2", "1,2,", "a", "1 2", "0x1", "1.0", "99999999999999999999"):
+    for bad in ("", "1,,2", "1,2,", "a", "1 2", "0x1", "1.0"):
         no(2, b"--tokens", *base, "--tokens", bad)
     no(2, b"chunk", *base, "--tokens", "1", "--chunk", "0")
     no(2, b"mode", *base, "--tokens", "1", "--mode", "fast")
