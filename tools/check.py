@@ -17,6 +17,7 @@ LAYERS = ["base", "format", "kern", "model", "engine", "server"]
 MAY_SEE = {layer: set(LAYERS[:i]) for i, layer in enumerate(LAYERS)}
 MAY_SEE["grammar"] = MAY_SEE["recipe"] = {"base", "format"}
 MAY_SEE["kvstore"] = MAY_SEE["parallel"] = {"base"}
+MAY_SEE["bench"] = {"base", "format", "kern"}
 MAY_SEE["model"] |= {"parallel"}
 MAY_SEE["engine"] |= {"parallel", "grammar"}
 MAY_SEE["cluster"] = {"base", "kvstore"}

@@ -20,6 +20,7 @@ typedef struct {
 /* commands.c; ends with a NULL name. A new command is a line there and its prototype below. */
 extern const ds_cmd ds_commands[];
 
+ds_cmd_fn ds_cmd_bench;
 ds_cmd_fn ds_cmd_chat;
 ds_cmd_fn ds_cmd_draft;
 ds_cmd_fn ds_cmd_generate;

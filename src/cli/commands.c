@@ -4,6 +4,7 @@
 #include <stddef.h>
 
 const ds_cmd ds_commands[] = {
+    { "bench", ds_cmd_bench, "the kernels next to what the machine can do" },
     { "chat", ds_cmd_chat, "talk with a model in the terminal" },
     { "generate", ds_cmd_generate, "prompts to text, one or many" },
     { "inspect", ds_cmd_inspect, "shape, layers, bytes and memory plan of a model" },

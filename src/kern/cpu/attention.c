@@ -58,7 +58,8 @@ static void shared_decode(void *arg, size_t begin, size_t end, uint32_t member)
 static void shared_heads(void *arg, size_t begin, size_t end, uint32_t member)
 {
     const job *j = arg;
-    j->b->heads(j->row, j->a, j->r, (uint32_t)begin, (uint32_t)end, j->order + member * j->order_len, j->score + member * j->score_len, j->e->bf16);
+    j->b->heads(j->row, j->a, j->r, (uint32_t)begin, (uint32_t)end, j->order + member * j->order_len, j->score + member * j->score_len,
+                j->e->bf16);
 }
 
 static size_t longest_list(const ds_op_attention *a)

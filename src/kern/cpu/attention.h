@@ -15,7 +15,8 @@ typedef struct {
 typedef struct {
     size_t lanes, head_block;
     void (*decode)(const ds_attention_row *w, size_t i0, size_t i1);
-    void (*heads)(const ds_attention_row *w, const ds_op_attention *a, size_t r, uint32_t h0, uint32_t h1, float *order, float *s, bool bf16);
+    void (*heads)(const ds_attention_row *w, const ds_op_attention *a, size_t r, uint32_t h0, uint32_t h1, float *order, float *s,
+                  bool bf16);
 } ds_attention_body;
 
 void ds_attention_cpu(ds_exec *e, const ds_op_attention *a, const ds_attention_body *b);

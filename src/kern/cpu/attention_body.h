@@ -111,7 +111,8 @@ static float weights(float *s, const ds_attention_row *w, float scale, float sin
     return vf_sum(sum) + expf(sink - max);
 }
 
-static inline __attribute__((always_inline)) void values(float *o, const float *s, size_t lds, const float *total, const ds_attention_row *w, int heads, bool bf16)
+static inline __attribute__((always_inline)) void values(float *o, const float *s, size_t lds, const float *total,
+                                                         const ds_attention_row *w, int heads, bool bf16)
 {
     size_t dim = w->dim;
 
@@ -137,7 +138,8 @@ static inline __attribute__((always_inline)) void values(float *o, const float *
 }
 
 /* Heads [h0, h1) of a row; q is put into the decoded order at `order`, [HB][dim], scores at s, [HB][padded]. */
-static void heads_of(const ds_attention_row *w, const ds_op_attention *a, size_t r, uint32_t h0, uint32_t h1, float *order, float *s, bool bf16)
+static void heads_of(const ds_attention_row *w, const ds_op_attention *a, size_t r, uint32_t h0, uint32_t h1, float *order, float *s,
+                     bool bf16)
 {
     size_t dim = a->dim;
 

@@ -36,12 +36,13 @@ static __attribute__((noinline)) __m512i decode_bf16_slow(ds_mat_type type, cons
     uint16_t v[32];
 
     for (size_t i = 0; i < 32; i++)
-        v[i] = ds_bf16_from_f32((type == DS_MAT_MXFP4 ? ds_e2m1_to_f32(ds_fp4_get(codes, i)) : ds_e4m3_to_f32(codes[i])) * ds_e8m0_to_f32(scale));
+        v[i] = ds_bf16_from_f32((type == DS_MAT_MXFP4 ? ds_e2m1_to_f32(ds_fp4_get(codes, i)) : ds_e4m3_to_f32(codes[i])) *
+                                ds_e8m0_to_f32(scale));
     return _mm512_loadu_si512(v);
 }
 
 /* A bf16 value less the bias of a scale's code, so that adding the code in the exponent's place multiplies by the scale. */
-#define LESS(v) ((short)((v) - 127 * 128))
+#define LESS(v) ((short)((v)-127 * 128))
 
 /* Elements c .. c + 32 of a row, c a multiple of 32; `type` is a constant where this is used. */
 static inline __attribute__((always_inline)) __m512i decode_bf16(ds_mat_type type, code_row r, size_t c, size_t in)
@@ -52,9 +53,9 @@ static inline __attribute__((always_inline)) __m512i decode_bf16(ds_mat_type typ
     uint8_t scale = r.scale[c / 32];
     if (type == DS_MAT_MXFP4) {
         /* the sixteen values twice: a permutation reads five bits of each index, the fifth is whatever stands there */
-        const __m512i value = _mm512_broadcast_i64x4(_mm256_setr_epi16(0, LESS(0x3f00), LESS(0x3f80), LESS(0x3fc0), LESS(0x4000), LESS(0x4040), LESS(0x4080), LESS(0x40c0),
-                                                                       (short)0x8000, LESS(0xbf00), LESS(0xbf80), LESS(0xbfc0), LESS(0xc000), LESS(0xc040), LESS(0xc080),
-                                                                       LESS(0xc0c0)));
+        const __m512i value = _mm512_broadcast_i64x4(_mm256_setr_epi16(
+            0, LESS(0x3f00), LESS(0x3f80), LESS(0x3fc0), LESS(0x4000), LESS(0x4040), LESS(0x4080), LESS(0x40c0), (short)0x8000,
+            LESS(0xbf00), LESS(0xbf80), LESS(0xbfc0), LESS(0xc000), LESS(0xc040), LESS(0xc080), LESS(0xc0c0)));
         if (__builtin_expect((uint8_t)(scale - 2) > 250, 0))
             return decode_bf16_slow(type, r.data + c / 2, scale);
         __m512i scaled = _mm512_mask_add_epi16(value, 0xfefefefe, value, _mm512_set1_epi32((int)ds_e8m0_words[scale]));
@@ -64,7 +65,8 @@ static inline __attribute__((always_inline)) __m512i decode_bf16(ds_mat_type typ
     if (__builtin_expect((uint8_t)(scale - 10) > 236, 0))
         return decode_bf16_slow(type, r.data + c, scale);
     __m512i v = _mm512_cvtepi8_epi16(_mm256_loadu_si256((const void *)(r.data + c)));
-    __m512i w = _mm512_add_epi16(_mm512_and_si512(_mm512_slli_epi16(v, 4), _mm512_set1_epi16((short)0x87f0)), _mm512_set1_epi32((int)ds_e8m0_words[scale - 7]));
+    __m512i w = _mm512_add_epi16(_mm512_and_si512(_mm512_slli_epi16(v, 4), _mm512_set1_epi16((short)0x87f0)),
+                                 _mm512_set1_epi32((int)ds_e8m0_words[scale - 7]));
     __mmask32 tiny = _mm512_testn_epi16_mask(v, _mm512_set1_epi16(0x78));
     if (tiny) { /* zeros and subnormals, by their three bits */
         const __m512i value = _mm512_castsi128_si512(
@@ -76,7 +78,8 @@ static inline __attribute__((always_inline)) __m512i decode_bf16(ds_mat_type typ
     return w;
 }
 
-static inline __attribute__((always_inline)) void decode_bf16_range(__m512i *d, code_row r, size_t c0, size_t c1, size_t in, ds_mat_type type)
+static inline __attribute__((always_inline)) void decode_bf16_range(__m512i *d, code_row r, size_t c0, size_t c1, size_t in,
+                                                                    ds_mat_type type)
 {
     for (size_t c = c0; c < c1; c += 32)
         _mm512_store_si512(d++, decode_bf16(type, r, c, in));

@@ -19,8 +19,8 @@ typedef struct {
     uint32_t *order, *row; /* [pairs] in expert order: pair r*k + i, and its r */
     size_t *x_at, *h_at;   /* [n_active] where an expert's prepared rows and hidden values stand */
     uint8_t *x, *h;
-    float *hidden;         /* [pairs][inner], expert order */
-    uint8_t *work;         /* of each member: two results, what g takes, outputs [pairs][16] */
+    float *hidden; /* [pairs][inner], expert order */
+    uint8_t *work; /* of each member: two results, what g takes, outputs [pairs][16] */
     size_t each;
 } job;
 
@@ -90,7 +90,8 @@ static void hidden_blocks(void *arg, size_t begin, size_t end, uint32_t member)
             j->g3->block(u, j->x + j->x_at[i], rows, r0, nr, &a->w3[j->expert[i]], o0, n, work);
             for (size_t r = 0; r < nr; r++) {
                 size_t p = j->first[i] + r0 + r;
-                j->p->hidden(j->hidden + p * a->inner + o0, g + r * DS_GEMM_OUTS, u + r * DS_GEMM_OUTS, n, a->w[j->order[p]], a->limit, j->e->bf16, j->e->bf16);
+                j->p->hidden(j->hidden + p * a->inner + o0, g + r * DS_GEMM_OUTS, u + r * DS_GEMM_OUTS, n, a->w[j->order[p]], a->limit,
+                             j->e->bf16, j->e->bf16);
             }
         }
     }
@@ -103,7 +104,8 @@ static void prep_hidden(void *arg, size_t begin, size_t end, uint32_t member)
     (void)member;
     for (size_t i = begin; i < end; i++) {
         size_t n = j->first[i + 1] - j->first[i];
-        j->g2->prep(j->h + j->h_at[i], j->hidden + (size_t)j->first[i] * a->inner, a->inner, NULL, n, 0, n, a->inner, a->w2[j->expert[i]].type);
+        j->g2->prep(j->h + j->h_at[i], j->hidden + (size_t)j->first[i] * a->inner, a->inner, NULL, n, 0, n, a->inner,
+                    a->w2[j->expert[i]].type);
     }
 }
 
@@ -111,7 +113,8 @@ static void output_blocks(void *arg, size_t begin, size_t end, uint32_t member)
 {
     const job *j = arg;
     const ds_op_experts *a = j->a;
-    float *out = (float *)(void *)(j->work + member * j->each), *all = out + 2 * OUT_FLOATS; /* all: [pairs][16], in the order of the pairs */
+    float *out = (float *)(void *)(j->work + member * j->each),
+          *all = out + 2 * OUT_FLOATS; /* all: [pairs][16], in the order of the pairs */
     void *work = all + j->pairs * DS_GEMM_OUTS;
 
     for (size_t b = begin; b < end; b++) {
@@ -221,7 +224,8 @@ static size_t set_at_most(const ds_gemm_pair *p, size_t rows, size_t parts, size
 
 size_t ds_gemm_scratch(const ds_kern_limits *lim, const ds_gemm_pair *p)
 {
-    size_t threads = lim->threads ? lim->threads : 1, pairs = product(lim->max_rows, lim->k), active = lim->experts < pairs ? lim->experts : pairs;
+    size_t threads = lim->threads ? lim->threads : 1, pairs = product(lim->max_rows, lim->k),
+           active = lim->experts < pairs ? lim->experts : pairs;
     size_t wide = larger(lim->widest_in, product(lim->heads, lim->head_dim)); /* the groups of a grouped linear together */
     size_t lin = sum(set_at_most(p, lim->max_rows, lim->heads + 1, wide), product(threads, member_bytes(p, 0)));
     size_t exp = product(pairs, 2 * sizeof(size_t) + 4 * sizeof(uint32_t) + lim->inner * sizeof(float));

@@ -19,10 +19,12 @@ typedef struct ds_gemm {
     /* Bytes of a prepared set of rows; a multiple of 64. */
     size_t (*set_bytes)(size_t rows, uint32_t in);
     /* Rows [begin, end) of a set of `rows`: row i is x + (index ? index[i] : i) * ldx. `type` is the weight's. */
-    void (*prep)(void *set, const float *x, size_t ldx, const uint32_t *index, size_t rows, size_t begin, size_t end, uint32_t in, ds_mat_type type);
+    void (*prep)(void *set, const float *x, size_t ldx, const uint32_t *index, size_t rows, size_t begin, size_t end, uint32_t in,
+                 ds_mat_type type);
     /* out[r][0..DS_GEMM_OUTS) = sum over k of w[o0 + i][k] * row row0 + r, for r < n_rows <= DS_GEMM_ROWS; outputs from n_outs on are left undefined. row0 is a multiple of
      * DS_GEMM_ROWS. work: work_bytes, 64-byte aligned, private to the caller. */
-    void (*block)(float *out, const void *set, size_t rows, size_t row0, size_t n_rows, const ds_mat *w, uint64_t o0, uint32_t n_outs, void *work);
+    void (*block)(float *out, const void *set, size_t rows, size_t row0, size_t n_rows, const ds_mat *w, uint64_t o0, uint32_t n_outs,
+                  void *work);
     size_t work_bytes;
     size_t set_rows;  /* a set takes the bytes of a multiple of so many rows */
     bool f32_weights; /* false: not for DS_MAT_F32 */
@@ -50,7 +52,7 @@ extern const uint32_t ds_e8m0_words[256];
 
 void ds_linear_cpu(ds_exec *e, const ds_op_linear *a, const ds_gemm_pair *p);
 void ds_experts_cpu(ds_exec *e, const ds_op_experts *a, const ds_gemm_pair *p);
-size_t ds_gemm_ns(size_t rows, size_t outs, size_t in); /* what the product takes one thread, roughly */
+size_t ds_gemm_ns(size_t rows, size_t outs, size_t in);                   /* what the product takes one thread, roughly */
 size_t ds_gemm_scratch(const ds_kern_limits *lim, const ds_gemm_pair *p); /* of linear and experts; SIZE_MAX: too large to say */
 
 /* ds_exec_for, but small work stays on the calling thread: handing it over costs more than it saves. `cost` is about nanoseconds of one thread. */

@@ -48,10 +48,12 @@ static inline __m512i pairs(const float *x, size_t left)
 {
     __m512i lo = _mm512_castps_si512(vf_bf16(vf_load_n(x, left)));
     __m512i hi = _mm512_castps_si512(vf_bf16(left > 16 ? vf_load_n(x + 16, left - 16) : vf_zero()));
-    return _mm512_inserti64x4(_mm512_castsi256_si512(_mm512_cvtepi32_epi16(_mm512_srli_epi32(lo, 16))), _mm512_cvtepi32_epi16(_mm512_srli_epi32(hi, 16)), 1);
+    return _mm512_inserti64x4(_mm512_castsi256_si512(_mm512_cvtepi32_epi16(_mm512_srli_epi32(lo, 16))),
+                              _mm512_cvtepi32_epi16(_mm512_srli_epi32(hi, 16)), 1);
 }
 
-static void prep(void *set, const float *x, size_t ldx, const uint32_t *index, size_t rows, size_t begin, size_t end, uint32_t in, ds_mat_type type)
+static void prep(void *set, const float *x, size_t ldx, const uint32_t *index, size_t rows, size_t begin, size_t end, uint32_t in,
+                 ds_mat_type type)
 {
     size_t ld = padded(in);
     (void)type;
@@ -83,8 +85,8 @@ static inline __attribute__((always_inline)) void fill_a(__m512i a[16], const co
 }
 
 /* At most PASS rows, in n_groups groups at b. */
-static inline __attribute__((always_inline)) void pass_of(work_area *wa, const uint16_t *b, size_t group_len, size_t b_pitch, int n_groups, const code_row *row, size_t in,
-                                                          ds_mat_type type)
+static inline __attribute__((always_inline)) void pass_of(work_area *wa, const uint16_t *b, size_t group_len, size_t b_pitch, int n_groups,
+                                                          const code_row *row, size_t in, ds_mat_type type)
 {
     size_t at = 0;
 
@@ -125,8 +127,8 @@ static inline __attribute__((always_inline)) void pass_of(work_area *wa, const u
         TILE_STORE(3, wa->c[3], 64);
 }
 
-static inline __attribute__((always_inline)) void pass_typed(work_area *wa, const uint16_t *b, size_t group_len, size_t b_pitch, size_t n_groups, const code_row *row, size_t in,
-                                                             ds_mat_type type)
+static inline __attribute__((always_inline)) void pass_typed(work_area *wa, const uint16_t *b, size_t group_len, size_t b_pitch,
+                                                             size_t n_groups, const code_row *row, size_t in, ds_mat_type type)
 {
     switch (n_groups) {
     case 1:
@@ -143,7 +145,8 @@ static inline __attribute__((always_inline)) void pass_typed(work_area *wa, cons
     }
 }
 
-static void pass(work_area *wa, const uint16_t *b, size_t group_len, size_t b_pitch, size_t n_groups, const code_row *row, size_t in, ds_mat_type type)
+static void pass(work_area *wa, const uint16_t *b, size_t group_len, size_t b_pitch, size_t n_groups, const code_row *row, size_t in,
+                 ds_mat_type type)
 {
     switch (type) {
     case DS_MAT_BF16:
@@ -160,7 +163,8 @@ static void pass(work_area *wa, const uint16_t *b, size_t group_len, size_t b_pi
     }
 }
 
-static void block(float *out, const void *set, size_t rows, size_t row0, size_t n_rows, const ds_mat *w, uint64_t o0, uint32_t n_outs, void *work)
+static void block(float *out, const void *set, size_t rows, size_t row0, size_t n_rows, const ds_mat *w, uint64_t o0, uint32_t n_outs,
+                  void *work)
 {
     size_t in = w->in, ld = padded(in), width = rows == 1 ? 1 : GROUP;
     work_area *wa = work;

@@ -27,7 +27,8 @@ static size_t set_bytes(size_t rows, uint32_t in)
     return rows * padded(in) * 2;
 }
 
-static void prep(void *set, const float *x, size_t ldx, const uint32_t *index, size_t rows, size_t begin, size_t end, uint32_t in, ds_mat_type type)
+static void prep(void *set, const float *x, size_t ldx, const uint32_t *index, size_t rows, size_t begin, size_t end, uint32_t in,
+                 ds_mat_type type)
 {
     (void)rows;
     (void)type;
@@ -40,7 +41,8 @@ static inline vf dot(vf acc, __m512i a, __m512i b)
     return _mm512_dpbf16_ps(acc, (__m512bh)a, (__m512bh)b);
 }
 
-static inline __attribute__((always_inline)) void one_row_of(float *out, const uint16_t *x, const ds_mat *w, uint64_t o0, uint32_t n_outs, ds_mat_type type)
+static inline __attribute__((always_inline)) void one_row_of(float *out, const uint16_t *x, const ds_mat *w, uint64_t o0, uint32_t n_outs,
+                                                             ds_mat_type type)
 {
     size_t in = w->in;
     vf acc[DS_GEMM_OUTS];
@@ -130,7 +132,8 @@ static void tile(vf *chains, const uint16_t *x, size_t ldx, const __m512i *p, si
     }
 }
 
-static void block(float *out, const void *set, size_t rows, size_t row0, size_t n_rows, const ds_mat *w, uint64_t o0, uint32_t n_outs, void *work)
+static void block(float *out, const void *set, size_t rows, size_t row0, size_t n_rows, const ds_mat *w, uint64_t o0, uint32_t n_outs,
+                  void *work)
 {
     size_t in = w->in, ld = padded(in);
     const uint16_t *x = (const uint16_t *)set + row0 * ld;

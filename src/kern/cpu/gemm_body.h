@@ -18,7 +18,8 @@ static size_t set_bytes(size_t rows, uint32_t in)
     return rows * ((in + CHUNK - 1) / CHUNK) * CHUNK * sizeof(float);
 }
 
-static void prep(void *set, const float *x, size_t ldx, const uint32_t *index, size_t rows, size_t begin, size_t end, uint32_t in, ds_mat_type type)
+static void prep(void *set, const float *x, size_t ldx, const uint32_t *index, size_t rows, size_t begin, size_t end, uint32_t in,
+                 ds_mat_type type)
 {
     size_t padded = ((size_t)in + CHUNK - 1) / CHUNK * CHUNK;
     (void)rows;
@@ -110,7 +111,8 @@ static inline __attribute__((always_inline)) void decode(vf *a, vf *b, ds_mat_ty
     }
 }
 
-static inline __attribute__((always_inline)) void one_row_of(float *out, const float *x, const ds_mat *w, uint64_t o0, uint32_t n_outs, ds_mat_type type)
+static inline __attribute__((always_inline)) void one_row_of(float *out, const float *x, const ds_mat *w, uint64_t o0, uint32_t n_outs,
+                                                             ds_mat_type type)
 {
     size_t in = w->in;
     vf acc[DS_GEMM_OUTS];
@@ -246,7 +248,8 @@ static void tile(vf *chains, const float *x, size_t ldx, const float *p, size_t 
     }
 }
 
-static void block(float *out, const void *set, size_t rows, size_t row0, size_t n_rows, const ds_mat *w, uint64_t o0, uint32_t n_outs, void *work)
+static void block(float *out, const void *set, size_t rows, size_t row0, size_t n_rows, const ds_mat *w, uint64_t o0, uint32_t n_outs,
+                  void *work)
 {
     size_t in = w->in, padded = (in + CHUNK - 1) / CHUNK * CHUNK;
     const float *x = (const float *)set + row0 * padded;
@@ -279,4 +282,6 @@ static void block(float *out, const void *set, size_t rows, size_t row0, size_t 
     }
 }
 
-const ds_gemm V(ds_gemm) = { .set_bytes = set_bytes, .prep = prep, .block = block, .work_bytes = sizeof(work_area), .set_rows = 1, .f32_weights = true };
+const ds_gemm V(ds_gemm) = {
+    .set_bytes = set_bytes, .prep = prep, .block = block, .work_bytes = sizeof(work_area), .set_rows = 1, .f32_weights = true
+};

@@ -248,12 +248,15 @@ void ds_index_topk_cpu(ds_exec *e, const ds_op_index_topk *a, const ds_index_bod
 size_t ds_index_scratch(const ds_kern_limits *lim)
 {
     size_t threads = lim->threads ? lim->threads : 1, per_entry, entries = (size_t)lim->max_entries + MAX_LANES;
-    size_t batch = lim->max_entries <= SMALL ? SMALL_BATCH : BATCH, scores, small = SMALL_BATCH * (size_t)(SMALL + MAX_LANES) * sizeof(float);
-    size_t query_bytes = SMALL_BATCH * ((size_t)lim->index_heads * (lim->index_dim + lim->index_dim / 32 * 8) + 3 * 64 + sizeof(ds_index_query));
+    size_t batch = lim->max_entries <= SMALL ? SMALL_BATCH : BATCH, scores,
+           small = SMALL_BATCH * (size_t)(SMALL + MAX_LANES) * sizeof(float);
+    size_t query_bytes =
+        SMALL_BATCH * ((size_t)lim->index_heads * (lim->index_dim + lim->index_dim / 32 * 8) + 3 * 64 + sizeof(ds_index_query));
     size_t member = (size_t)lim->index_dim * MAX_LANES * 2, all;
 
-    if (!ds_size_mul(&scores, entries, batch * sizeof(float)) || !ds_size_mul(&per_entry, threads + 1, sizeof(int32_t)) || !ds_size_mul(&per_entry, per_entry, entries) ||
-        !ds_size_mul(&member, member, threads) || !ds_size_add(&all, larger(scores, small), per_entry) || !ds_size_add(&all, all, member) ||
+    if (!ds_size_mul(&scores, entries, batch * sizeof(float)) || !ds_size_mul(&per_entry, threads + 1, sizeof(int32_t)) ||
+        !ds_size_mul(&per_entry, per_entry, entries) || !ds_size_mul(&member, member, threads) ||
+        !ds_size_add(&all, larger(scores, small), per_entry) || !ds_size_add(&all, all, member) ||
         !ds_size_add(&all, all, query_bytes + 1024))
         return SIZE_MAX;
     return all;

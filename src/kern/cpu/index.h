@@ -11,7 +11,7 @@ typedef struct {
     float *scale;   /* [heads][dim/32]: the group's scale, times 1/4 for the two doublings */
     const float *g; /* [heads] */
     float g_scale;
-    bool finite;    /* all g are */
+    bool finite; /* all g are */
 } ds_index_query;
 
 typedef struct {

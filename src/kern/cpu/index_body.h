@@ -22,7 +22,8 @@ static void keys(uint32_t *codes, float *scales, const uint8_t *const *rec, uint
         }
 }
 
-static inline __attribute__((always_inline)) vf dot_of(const ds_index_query *q, size_t h, const uint32_t *codes, const float *scales, size_t groups)
+static inline __attribute__((always_inline)) vf dot_of(const ds_index_query *q, size_t h, const uint32_t *codes, const float *scales,
+                                                       size_t groups)
 {
     vf dot = vf_zero();
 

@@ -21,7 +21,8 @@ bool ds_cpu_has_avx512(const char **lacks)
     if (!ds_cpu_has_avx2(lacks))
         return false;
     *lacks = "AVX-512 F, BW, DQ and VL";
-    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+           __builtin_cpu_supports("avx512vl");
 }
 
 /* Linux gives a process the tiles' state only when asked; asking twice is fine. */
@@ -51,7 +52,8 @@ static size_t scratch_of(const ds_kern_limits *lim, const ds_gemm_pair *p)
     most = more > most ? more : most;
     more = ds_index_scratch(lim);
     most = more > most ? more : most;
-    if (!ds_size_mul(&more, (size_t)lim->max_rows + 64, ((size_t)(2 + lim->n) * lim->n + 5) * sizeof(float))) /* mHC: m and a sum for each row */
+    if (!ds_size_mul(&more, (size_t)lim->max_rows + 64,
+                     ((size_t)(2 + lim->n) * lim->n + 5) * sizeof(float))) /* mHC: m and a sum for each row */
         return SIZE_MAX;
     return more > most ? more : most;
 }

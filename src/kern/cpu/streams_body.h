@@ -330,7 +330,8 @@ static void fuse_rows(void *arg, size_t begin, size_t end, uint32_t member)
             const float *key = kv + s * d, *qw = a->qw + s * d, *kw = a->kw + s * d;
             vf dots = vf_zero(), xs = vf_zero(), ks = vf_zero();
             for (size_t i = 0; i < d; i += VW) {
-                vf x = vf_load_n(X + i, d - i), k = vf_load_n(key + i, d - i), w = vf_mul(vf_load_n(qw + i, d - i), vf_load_n(kw + i, d - i));
+                vf x = vf_load_n(X + i, d - i), k = vf_load_n(key + i, d - i),
+                   w = vf_mul(vf_load_n(qw + i, d - i), vf_load_n(kw + i, d - i));
                 dots = vf_fma(vf_mul(x, w), k, dots);
                 xs = vf_fma(x, x, xs);
                 ks = vf_fma(k, k, ks);

@@ -172,7 +172,8 @@ static inline void vf_transpose(vf v[VW])
 
 static inline void vf_transpose4(vf v[4])
 {
-    __m256 a = _mm256_unpacklo_ps(v[0], v[2]), b = _mm256_unpackhi_ps(v[0], v[2]), c = _mm256_unpacklo_ps(v[1], v[3]), d = _mm256_unpackhi_ps(v[1], v[3]);
+    __m256 a = _mm256_unpacklo_ps(v[0], v[2]), b = _mm256_unpackhi_ps(v[0], v[2]), c = _mm256_unpacklo_ps(v[1], v[3]),
+           d = _mm256_unpackhi_ps(v[1], v[3]);
     v[0] = _mm256_unpacklo_ps(a, c);
     v[1] = _mm256_unpackhi_ps(a, c);
     v[2] = _mm256_unpacklo_ps(b, d);

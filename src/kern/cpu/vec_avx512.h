@@ -102,7 +102,8 @@ static inline int vf_all_finite(vf a)
 }
 static inline vf vf_copysign(vf mag, vf sign)
 {
-    return _mm512_castsi512_ps(_mm512_ternarylogic_epi32(_mm512_castps_si512(mag), _mm512_castps_si512(sign), _mm512_set1_epi32(INT32_MIN), 0xca));
+    return _mm512_castsi512_ps(
+        _mm512_ternarylogic_epi32(_mm512_castps_si512(mag), _mm512_castps_si512(sign), _mm512_set1_epi32(INT32_MIN), 0xca));
 }
 static inline vf vf_nearest(vf a)
 {
@@ -182,7 +183,8 @@ static inline void vf_transpose(vf v[VW])
 /* 4x4 matrices in the 128-bit parts, row i in v[i], are turned. */
 static inline void vf_transpose4(vf v[4])
 {
-    __m512 a = _mm512_unpacklo_ps(v[0], v[2]), b = _mm512_unpackhi_ps(v[0], v[2]), c = _mm512_unpacklo_ps(v[1], v[3]), d = _mm512_unpackhi_ps(v[1], v[3]);
+    __m512 a = _mm512_unpacklo_ps(v[0], v[2]), b = _mm512_unpackhi_ps(v[0], v[2]), c = _mm512_unpacklo_ps(v[1], v[3]),
+           d = _mm512_unpackhi_ps(v[1], v[3]);
     v[0] = _mm512_unpacklo_ps(a, c);
     v[1] = _mm512_unpackhi_ps(a, c);
     v[2] = _mm512_unpacklo_ps(b, d);
@@ -200,7 +202,8 @@ static inline void vf_of_bf16(vf *even, vf *odd, const void *p)
 
 static inline void vf_of_e2m1(vf *even, vf *odd, const void *p, float scale)
 {
-    const __m512 value = _mm512_setr_ps(0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f, -0.0f, -0.5f, -1.0f, -1.5f, -2.0f, -3.0f, -4.0f, -6.0f);
+    const __m512 value =
+        _mm512_setr_ps(0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f, -0.0f, -0.5f, -1.0f, -1.5f, -2.0f, -3.0f, -4.0f, -6.0f);
     __m512 scaled = _mm512_mul_ps(value, _mm512_set1_ps(scale));
     __m512i d = _mm512_cvtepu8_epi32(_mm_loadu_si128(p));
     *even = _mm512_permutexvar_ps(d, scaled); /* reads four bits of each index */

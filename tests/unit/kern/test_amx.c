@@ -93,7 +93,8 @@ static void tiles_match_ref(void **state)
             for (size_t n = 0; n < sizeof row_counts / sizeof *row_counts; n++) {
                 size_t rows = row_counts[n], out = shapes[c].out, in = shapes[c].in, ldx = in * shapes[c].groups;
                 ds_mat w = random_mat(&s, types[t], shapes[c].in, out);
-                float *x = random_floats(&s, rows * ldx, 1.0f, true), *want = zero_floats(rows * out), *got = zero_floats(rows * out), *alone = zero_floats(rows * out);
+                float *x = random_floats(&s, rows * ldx, 1.0f, true), *want = zero_floats(rows * out), *got = zero_floats(rows * out),
+                      *alone = zero_floats(rows * out);
                 double *bound = calloc(rows * out, sizeof *bound);
                 ds_op_linear a = { .y = want, .x = x, .w = &w, .rows = rows, .ldx = ldx, .ldy = out, .groups = shapes[c].groups };
                 ref.linear(&e, &a);

@@ -37,10 +37,20 @@ static void check_linear(variant *v, uint64_t *s, ds_mat_type type, uint32_t in,
     float *x = random_floats(s, rows * ldx, 1.0f, v->e.bf16), *bias = random_floats(s, out, 1.0f, true);
     float *want = random_floats(s, rows * ldy, 1.0f, true), *got = copy_floats(want, rows * ldy);
     double *bound = calloc(rows * ldy + 1, sizeof *bound);
-    ds_op_linear a = { .y = want, .x = x, .w = &w, .bias = extras ? bias : NULL, .rows = rows, .ldx = ldx, .ldy = ldy, .groups = groups, .round = !extras, .add = extras };
+    ds_op_linear a = { .y = want,
+                       .x = x,
+                       .w = &w,
+                       .bias = extras ? bias : NULL,
+                       .rows = rows,
+                       .ldx = ldx,
+                       .ldy = ldy,
+                       .groups = groups,
+                       .round = !extras,
+                       .add = extras };
     char what[128];
 
-    snprintf(what, sizeof what, "type %d, %llux%u, %zu rows, %u groups, bf16 %d", (int)type, (unsigned long long)out, in, rows, groups, v->e.bf16);
+    snprintf(what, sizeof what, "type %d, %llux%u, %zu rows, %u groups, bf16 %d", (int)type, (unsigned long long)out, in, rows, groups,
+             v->e.bf16);
     reference_linear(v, &a, bound);
     a.y = got;
     v->k.linear(&v->e, &a);
@@ -63,8 +73,9 @@ static void linear_matches_ref(void **state)
         size_t rows;
         uint32_t groups;
     } cases[] = {
-        { 32, 1, 0, 1 },    { 32, 1, 1, 1 },    { 64, 16, 1, 1 },   { 96, 40, 3, 1 },  { 384, 33, 1, 1 }, { 384, 33, 17, 1 }, { 192, 256, 5, 2 },
-        { 64, 6, 9, 3 },    { 1056, 20, 6, 1 }, { 2304, 18, 2, 1 }, { 160, 47, 70, 1 }, { 32, 16, 200, 1 }, { 5120, 34, 1, 1 },
+        { 32, 1, 0, 1 },    { 32, 1, 1, 1 },    { 64, 16, 1, 1 },   { 96, 40, 3, 1 },   { 384, 33, 1, 1 },
+        { 384, 33, 17, 1 }, { 192, 256, 5, 2 }, { 64, 6, 9, 3 },    { 1056, 20, 6, 1 }, { 2304, 18, 2, 1 },
+        { 160, 47, 70, 1 }, { 32, 16, 200, 1 }, { 5120, 34, 1, 1 },
     };
 
     for (int bf16 = 0; bf16 < 2; bf16++) {
@@ -98,7 +109,8 @@ static void linear_takes_every_scale(void **state)
                 ds_op_linear a = { .y = want, .x = x, .w = &w, .rows = 2, .ldx = 32, .ldy = 3, .groups = 1 };
                 reference_linear(v, &a, bound);
                 for (int i = 0; i < 6; i++)
-                    bound[i] = (double)want[i] > 3e38 || (double)want[i] < -3e38 ? INFINITY : bound[i] + (bf16 ? 32 * 0x1p-126 * 0x1p42 : 1e-37);
+                    bound[i] =
+                        (double)want[i] > 3e38 || (double)want[i] < -3e38 ? INFINITY : bound[i] + (bf16 ? 32 * 0x1p-126 * 0x1p42 : 1e-37);
                 a.y = got;
                 v->k.linear(&v->e, &a);
                 for (int i = 0; i < 6; i++)
@@ -149,7 +161,8 @@ static void linear_is_row_invariant(void **state)
                     assert_ok(ds_pool_create(&pool, &(ds_pool_opts){ .n_threads = thread_counts[i] }, &err));
                     v->e.pool = pool;
                     memset(y, 0, ROWS * out * sizeof *y);
-                    v->k.linear(&v->e, &(ds_op_linear){ .y = y, .x = x, .w = &w, .rows = ROWS, .ldx = in, .ldy = out, .groups = 1, .round = true });
+                    v->k.linear(
+                        &v->e, &(ds_op_linear){ .y = y, .x = x, .w = &w, .rows = ROWS, .ldx = in, .ldy = out, .groups = 1, .round = true });
                     v->e.pool = NULL;
                     ds_pool_destroy(pool);
                     assert_same_bits(y, alone, ROWS * out * sizeof *y, "threads");
@@ -195,7 +208,8 @@ typedef struct {
     int32_t *sel;
 } moe;
 
-static moe make_moe(uint64_t *s, ds_mat_type type, ds_mat_type type2, size_t rows, uint32_t d, uint32_t inner, uint32_t experts, uint32_t k, bool bf16)
+static moe make_moe(uint64_t *s, ds_mat_type type, ds_mat_type type2, size_t rows, uint32_t d, uint32_t inner, uint32_t experts, uint32_t k,
+                    bool bf16)
 {
     moe m = { .d = d, .inner = inner, .experts = experts, .k = k, .rows = rows };
 
@@ -233,8 +247,20 @@ static void free_moe(moe *m)
 
 static ds_op_experts moe_op(const moe *m, float *y, size_t r0, size_t rows)
 {
-    return (ds_op_experts){ .y = y, .x = m->x + r0 * m->d, .shared = m->shared + r0 * m->d, .w1 = m->w1, .w3 = m->w3, .w2 = m->w2, .sel = m->sel + r0 * m->k,
-                            .w = m->w + r0 * m->k, .rows = rows, .d = m->d, .inner = m->inner, .experts = m->experts, .k = m->k, .limit = 10.0f };
+    return (ds_op_experts){ .y = y,
+                            .x = m->x + r0 * m->d,
+                            .shared = m->shared + r0 * m->d,
+                            .w1 = m->w1,
+                            .w3 = m->w3,
+                            .w2 = m->w2,
+                            .sel = m->sel + r0 * m->k,
+                            .w = m->w + r0 * m->k,
+                            .rows = rows,
+                            .d = m->d,
+                            .inner = m->inner,
+                            .experts = m->experts,
+                            .k = m->k,
+                            .limit = 10.0f };
 }
 
 /* sum(4e-6) over both layers: the size of a hidden value is that of its gate and up sums. */
@@ -279,9 +305,11 @@ static void experts_match_ref(void **state)
         size_t rows;
         uint32_t d, inner, experts, k;
     } cases[] = {
-        { DS_MAT_MXFP4, DS_MAT_MXFP4, 0, 64, 32, 4, 2 },    { DS_MAT_MXFP4, DS_MAT_MXFP4, 1, 64, 32, 1, 1 },     { DS_MAT_MXFP4, DS_MAT_MXFP4, 1, 96, 64, 16, 3 },
-        { DS_MAT_MXFP4, DS_MAT_MXFP4, 40, 64, 96, 11, 2 },  { DS_MAT_BF16, DS_MAT_BF16, 9, 64, 32, 7, 6 },       { DS_MAT_BF16, DS_MAT_F32, 5, 40, 17, 7, 2 },
-        { DS_MAT_F32, DS_MAT_F32, 5, 33, 20, 7, 2 },        { DS_MAT_FP8_32X32, DS_MAT_MXFP4, 12, 64, 64, 5, 2 }, { DS_MAT_MXFP4, DS_MAT_MXFP4, 300, 32, 32, 2, 1 },
+        { DS_MAT_MXFP4, DS_MAT_MXFP4, 0, 64, 32, 4, 2 },   { DS_MAT_MXFP4, DS_MAT_MXFP4, 1, 64, 32, 1, 1 },
+        { DS_MAT_MXFP4, DS_MAT_MXFP4, 1, 96, 64, 16, 3 },  { DS_MAT_MXFP4, DS_MAT_MXFP4, 40, 64, 96, 11, 2 },
+        { DS_MAT_BF16, DS_MAT_BF16, 9, 64, 32, 7, 6 },     { DS_MAT_BF16, DS_MAT_F32, 5, 40, 17, 7, 2 },
+        { DS_MAT_F32, DS_MAT_F32, 5, 33, 20, 7, 2 },       { DS_MAT_FP8_32X32, DS_MAT_MXFP4, 12, 64, 64, 5, 2 },
+        { DS_MAT_MXFP4, DS_MAT_MXFP4, 300, 32, 32, 2, 1 },
     };
 
     for (int bf16 = 0; bf16 < 2; bf16++)

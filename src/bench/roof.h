@@ -1,0 +1,16 @@
+/* What one core does at most: bytes read, and products of each instruction set with all operands in registers.
+ * The functions of a set must run only where the CPU has it. */
+#ifndef DS_BENCH_ROOF_H
+#define DS_BENCH_ROOF_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* Each runs for `rounds` rounds and returns the floating-point (or byte) operations of that many, a product and a sum being two. */
+typedef double ds_roof_fn(size_t rounds);
+
+ds_roof_fn ds_roof_scalar, ds_roof_fma_avx2, ds_roof_bytes_avx2, ds_roof_fma_avx512, ds_roof_bytes_avx512, ds_roof_dpbf16, ds_roof_amx;
+/* Reads n bytes (a multiple of 4096); the result is there so that they are read. */
+uint64_t ds_roof_read(const void *p, size_t n);
+
+#endif
