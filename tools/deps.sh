@@ -4,6 +4,7 @@
 #
 #   tools/deps.sh          build and tests
 #   tools/deps.sh fuzz     also clang with libFuzzer
+#   tools/deps.sh browser  also Chromium, for the tests of the web page
 set -eu
 
 packages="
@@ -16,6 +17,7 @@ clang-format
 for group in "$@"; do
     case $group in
     fuzz) packages="$packages clang libclang-rt-dev" ;;
+    browser) packages="$packages chromium-driver" ;;
     *)
         echo "deps: unknown group '$group'" >&2
         exit 2
