@@ -121,9 +121,10 @@ static void fail_item(ds_fetch_item *item, int status, const char *reason)
 static void settle(transfer *t, CURLcode code)
 {
     char text[160];
-    long status = 0;
+    long status = 0, connects = 0;
 
     curl_easy_getinfo(t->easy, CURLINFO_RESPONSE_CODE, &status);
+    curl_easy_getinfo(t->easy, CURLINFO_NUM_CONNECTS, &connects);
     if (t->oom) {
         fail_item(t->item, 500, "out of memory");
     } else if (t->too_large || code == CURLE_FILESIZE_EXCEEDED) {
@@ -142,7 +143,7 @@ static void settle(transfer *t, CURLcode code)
     } else if (code == CURLE_TOO_MANY_REDIRECTS) {
         snprintf(text, sizeof text, "more than %u redirects", t->opts->max_redirects);
         fail_item(t->item, 400, text);
-    } else if (code == CURLE_UNSUPPORTED_PROTOCOL) {
+    } else if (code == CURLE_UNSUPPORTED_PROTOCOL && (status != 0 || connects == 0)) { /* else: an answer that isn't HTTP */
         fail_item(t->item, 400, "only http and https are fetched");
     } else if (code == CURLE_URL_MALFORMAT) {
         fail_item(t->item, 400, "not a valid URL");

@@ -13,7 +13,7 @@
 /* The whole file; freed by the caller. The test fails if there is none. */
 static inline unsigned char *read_file(const char *dir, const char *name, size_t *n)
 {
-    char path[512];
+    char path[1024];
     unsigned char *bytes;
     FILE *f;
     long size;
