@@ -10,5 +10,16 @@
 
 #include <ds/err.h>
 #include <ds/request.h>
+#include <ds/stream.h>
+#include <ds/tokenizer.h>
+
+/* Options that the tokenizer at hand decides: how its image placeholder is spelled, and whether it has grounding tokens. */
+void ds_recipe_opts_fit(ds_recipe_opts *o, const ds_tokenizer *t);
+
+/* The prompt and what else the engine is told, as one JSON object (what `deepserve render` writes): prompt, runs, ids and prompt_tokens (with an
+ * encoder, else e is NULL), images, image_records, thinking, effort, stop, max_tokens, constraint. *json is freed with ds_recipe_free. Pictures
+ * that aren't laid out have null members. DS_E_FORMAT: too long for the context, *why is filled; DS_E_ARG: no such prompt; DS_E_NOMEM. */
+ds_rc ds_request_json(ds_request *r, uint32_t prompt, ds_encoder *e, char **json, size_t *n, ds_api_error *why, ds_err *err);
+void ds_recipe_free(void *p);
 
 #endif

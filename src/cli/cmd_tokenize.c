@@ -37,7 +37,9 @@ static const ds_opt_cmd command = {
     .command = "deepserve tokenize",
     .summary = "Writes the token ids of the text on standard input as a JSON array. No id is put in front, and text that spells a special "
                "token is text.\n"
-               "With --decode the other way round; special tokens give their spelling, ids that the file does not have give nothing.",
+               "With --decode the other way round; special tokens give their spelling. Ids outside the vocabulary are refused, "
+               "but with --pieces, which shows\n"
+               "what a stream does, they give nothing.",
     .usage = "--tokenizer F.json [--decode [--pieces]] < input",
     .example = "echo -n 'Hello world' | deepserve tokenize --tokenizer tokenizer.json",
     .opts = table,
@@ -110,7 +112,12 @@ static ds_rc decode_ids(const ds_tokenizer *t, const ds_json *list, bool pieces,
             rc = ds_fail(err, DS_E_ARG, "standard input: element %zu of the array is no token id", i);
             break;
         }
-        if (id >= ds_tokenizer_size(t)) {
+        if (id >= ds_tokenizer_size(t) && !pieces) {
+            rc = ds_fail(err, DS_E_ARG, "standard input: element %zu, %lu, is outside the vocabulary of %u ids", i, id,
+                         ds_tokenizer_size(t));
+            break;
+        }
+        if (id >= ds_tokenizer_size(t)) { /* a stream goes on (recipe 1.7) */
             unknown++;
             id = DS_TOKEN_NONE;
         }

@@ -87,9 +87,28 @@ def test_images(deepserve):
     assert out["image_records"][0] == {"width": 640, "height": 480, "fitted": [644, 490], "rows": 12, "cols": 16, "tokens": 206}
     assert out["image_records"][1]["tokens"] is None
     assert [r["control"] for r in out["runs"] if "image" in r.get("control", "")] == ["<｜deepseek_image｜>"] * 2
+    content[0]["image_url"]["url"] = "data:image/png;base64," + base64.b64encode(png(640, 480)[:-20]).decode()
+    done = deepserve("render", stdin=json.dumps({"model": "m", "messages": [{"role": "user", "content": content}]}).encode())
+    assert done.returncode == 1 and "cut off" in json.loads(done.stdout)["error"]["message"]
     content[0]["image_url"]["url"] = "data:image/png;base64,AAAA"
     done = deepserve("render", stdin=json.dumps({"model": "m", "messages": [{"role": "user", "content": content}]}).encode())
     assert done.returncode == 1 and json.loads(done.stdout)["error"]["param"] == "messages[0].content[0].image_url.url"
+
+
+@pytest.mark.parametrize("w, h, fitted, grid, tokens", [
+    (1, 1, [546, 546], (13, 13), 184), (978, 479, [980, 490], (12, 24), 302), (1920, 1080, [1708, 966], (23, 41), 968),
+    (3024, 4032, [1134, 1512], (36, 27), 1010), (158, 10000, [126, 7966], (190, 3), 762)])
+def test_image_sizes(deepserve, w, h, fitted, grid, tokens):
+    source = {"type": "base64", "media_type": "image/png", "data": base64.b64encode(png(w, h)).decode()}
+    messages = [{"role": "user", "content": [{"type": "image", "source": source}]}]
+    out = json.loads(deepserve("render", "--protocol", "messages", stdin=json.dumps({"model": "m", "max_tokens": 1, "messages": messages}).encode()).stdout)
+    assert out["image_records"] == [{"width": w, "height": h, "fitted": fitted, "rows": grid[0], "cols": grid[1], "tokens": tokens}]
+
+
+def test_fetch_refuses_private_addresses(deepserve):
+    content = [{"type": "image_url", "image_url": {"url": "http://localhost:1/a.png"}}]
+    done = deepserve("render", "--fetch", stdin=json.dumps({"model": "m", "messages": [{"role": "user", "content": content}]}).encode())
+    assert done.returncode == 1 and "isn't public" in json.loads(done.stdout)["error"]["message"]
 
 
 def test_completions(deepserve):

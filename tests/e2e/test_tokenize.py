@@ -57,6 +57,8 @@ def test_pieces(deepserve, small):
     (["--tokenizer", "{small}", "--decode"], b"{}", 1, b"a JSON array of ids is needed, not object"),
     (["--tokenizer", "{small}", "--decode"], b"[1,-1]", 1, b"element 1"),
     (["--tokenizer", "{small}", "--decode"], b"[1.5]", 1, b"element 0"),
+    (["--tokenizer", "{small}", "--decode"], b"[1,99999]", 1, b"element 1, 99999, is outside the vocabulary"),
+    (["--tokenizer", "{small}", "--decode"], b"[18446744073709551615]", 1, b"element 0"),
     (["--tokenizer", "{small}", "--decode", "--pieces"], b'[1,"a"]', 1, b"element 1"),
 ])
 def test_refusals(deepserve, small, args, stdin, status, says):
