@@ -323,6 +323,18 @@ static ds_rc check_tiling(ds_st *st, uint32_t first, const char *data, uint64_t 
     return rc;
 }
 
+/* Puts the tensor's name behind the file's in the message that read_entry left. */
+static ds_rc name_tensor(const char *file, const ds_tensor *t, ds_rc rc, ds_err *err)
+{
+    char q[112];
+    ds_err old;
+
+    if (!err)
+        return rc;
+    old = *err;
+    return ds_fail(err, rc, "%s: tensor %s: %s", file, ds_quote(q, sizeof q, t->name, t->name_len), old.msg + strlen(file) + 2);
+}
+
 static ds_rc read_header(ds_st *st, uint16_t shard, char *text, size_t n, bool indexed, ds_err *err)
 {
     const char *file = st->shard[shard].label, *data = st->shard[shard].map + 8 + n;
@@ -345,7 +357,7 @@ static ds_rc read_header(ds_st *st, uint16_t shard, char *text, size_t n, bool i
         }
         ds_tensor t = { .name = key.s, .name_len = (uint32_t)key.n, .shard = shard };
         if (!read_entry(&x, &t, shape, &begin, &end))
-            return x.rc;
+            return name_tensor(file, &t, x.rc, err);
         rc = check_span(&t, shape, begin, end, data_bytes, file, err);
         if (rc != DS_OK)
             return rc;
