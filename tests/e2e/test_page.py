@@ -232,7 +232,7 @@ def test_engine_view(browser):
     assert re.search(r"9[0-9](\.\d)? ms\s*median", seen["Time to first token"])
     assert "31 ms" in seen["Step time"] and "11.2 ms" in seen["Step time"]
     assert re.search(r"[3-9]\d(\.\d)? %\s*device busy", seen["Where the time goes"]) and "idle" not in seen["Where the time goes"]
-    assert re.search(r"draft 1\s*86 %", seen["Drafts accepted, by position"])
+    assert re.search(r"draft 1\s*8[56](\.\d)? %", seen["Drafts accepted, by position"])
     assert re.search(r"kv\s*2 GiB", seen["Memory plan"]) and re.search(r"other\s*252 MiB", seen["Memory plan"])
     assert re.search(r"refused: queue full\s*3", seen["Finished and refused"]) and "length" not in seen["Finished and refused"]
     assert re.search(r"after the end\s*250", seen["Tokens computed in vain"])
