@@ -217,7 +217,8 @@ bool ds_eng_make_room(ds_engine *e, const ds_eng_sample *for_whom)
 }
 
 /* A seat for somebody of a better priority than a running one. Who was admitted has at least one token before it is sent away again, so that seats don't change hands
- * without end. */
+ * without end; and
+ * what it won by waiting stays won. */
 static void preempt_for(ds_engine *e, const ds_eng_sample *head)
 {
     ds_eng_sample *w = NULL;
@@ -231,7 +232,7 @@ static void preempt_for(ds_engine *e, const ds_eng_sample *head)
         if (e->running[i]->state == S_DECODE && e->running[i]->n_out > e->running[i]->admit_out && (!w || worse(e->running[i], w)))
             w = e->running[i];
     }
-    if (w && w->level > head->level)
+    if (w && w->run_level > head->level)
         send_away(e, w, THEN_PARK);
 }
 
@@ -329,6 +330,8 @@ typedef enum { ADMITTED, NOT_YET, NO_MEMORY } verdict;
 
 static void take_seat(ds_engine *e, ds_eng_step *st, ds_eng_sample *s)
 {
+    uint64_t aged;
+
     ds_eng_dequeue(e, s);
     s->seat = ds_states_take_seat(&e->states);
     assert(s->seat != NONE);
@@ -336,6 +339,8 @@ static void take_seat(ds_engine *e, ds_eng_step *st, ds_eng_sample *s)
     e->running[e->n_running++] = s;
     s->busy_until = st->dev.no;
     s->admit_out = s->n_out;
+    aged = (e->now_us - s->queued_us) / (1000ull * e->o.ageing_ms);
+    s->run_level = aged < s->level ? s->level - (uint32_t)aged : 0;
     for (int i = 0; i < DS_DEV_DEPTH; i++)
         s->in_rows[i] = 0;
 }

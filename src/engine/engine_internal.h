@@ -47,7 +47,7 @@ typedef struct ds_eng_sample {
     ds_eng_state state;
     ds_eng_then then;
     struct ds_eng_sample *prev, *next; /* list of waiting ones of a level */
-    uint32_t level;
+    uint32_t level, run_level; /* priority; what waiting had made of it when it was admitted */
     uint64_t order;        /* of arrival */
     uint64_t queued_us;    /* since when it waits */
     uint32_t run_index;    /* in engine.running */

@@ -1,0 +1,679 @@
+/* The engine's outside: refusals, failing allocations, ends of every kind in every state, events, limits, statistics, long prompts. On the null backend. */
+#include <time.h>
+
+#include "base/clock.h"
+#include "engine/engine_internal.h"
+#include "fault.h"
+#include "test.h"
+
+enum { VOCAB = 100 };
+
+static int32_t ids[200000];
+
+static const char *token_bytes(void *ctx, int32_t id, size_t *n)
+{
+    static const char *const words[] = { "ab", "c", "abc", "x" };
+    const char *w = words[id % 4];
+    (void)ctx;
+    *n = strlen(w);
+    return w;
+}
+
+static int32_t counting(void *ctx, void *user, uint32_t sample, uint32_t index)
+{
+    (void)ctx;
+    (void)user;
+    (void)sample;
+    return (int32_t)(index % VOCAB);
+}
+
+static ds_engine *make(const ds_engine_opts *opts, ds_engine_stub stub)
+{
+    ds_engine *e;
+    ds_err err;
+
+    if (!stub.vocab)
+        stub.vocab = VOCAB;
+    assert_ok(ds_engine_create_stub(&e, &stub, opts, &err));
+    return e;
+}
+
+static ds_engine_request simple(uint32_t n_prompt, uint32_t max_tokens)
+{
+    return (ds_engine_request){ .prompt = ids, .n_prompt = n_prompt, .max_tokens = max_tokens, .sampling = DS_ENGINE_SAMPLING_DEFAULT };
+}
+
+/* ---- refusals ------------------------------------------------------------------------------------------------------------------------------------ */
+
+static void bad_requests_are_refused(void **state)
+{
+    ds_engine *e = make(&(ds_engine_opts){ .max_context = 1000, .token_bytes = token_bytes }, (ds_engine_stub){ 0 });
+    static const char *const stop[] = { "" };
+    ds_engine_bias bias = { VOCAB, 1.0f };
+    ds_engine_image image = { .pos = 5, .n = 10, .embedding = (const float *)ids };
+    int32_t odd[3] = { 1, VOCAB, 2 };
+    ds_engine_request q;
+    uint64_t id = 1;
+    ds_err err;
+
+    (void)state;
+#define REFUSED(part, ...)                                           \
+    do {                                                             \
+        q = simple(10, 10);                                          \
+        __VA_ARGS__;                                                 \
+        assert_refused(ds_engine_add(e, &q, &id, &err), DS_E_ARG, part); \
+        assert_int_equal(id, 0);                                     \
+    } while (0)
+    REFUSED("prompt is empty", q.n_prompt = 0);
+    REFUSED("no room for an answer", q.n_prompt = 1000);
+    REFUSED("max_tokens: 0", q.max_tokens = 0);
+    REFUSED("temperature: -1", q.sampling.temperature = -1.0);
+    REFUSED("temperature", q.sampling.temperature = NAN);
+    REFUSED("top_p: 0", q.sampling.top_p = 0.0);
+    REFUSED("min_p: 2", q.sampling.min_p = 2.0);
+    REFUSED("repetition_penalty: 0", q.sampling.repetition_penalty = 0.0);
+    REFUSED("presence_penalty", q.sampling.presence_penalty = 1e9);
+    REFUSED("token id 100 at position 1", q.prompt = odd, q.n_prompt = 3);
+    REFUSED("n: 17", q.n = 17);
+    REFUSED("priority: 8", q.priority = 8);
+    REFUSED("top logprobs: 21", q.n_top = 21);
+    REFUSED("string 0 has 0 bytes", q.stop = stop, q.n_stop = 1);
+    REFUSED("17 strings", q.stop = stop, q.n_stop = 17);
+    REFUSED("id 100", q.bias = &bias, q.n_bias = 1);
+    REFUSED("image 0", q.images = &image, q.n_images = 1);
+    ds_engine_destroy(e);
+    e = make(&(ds_engine_opts){ .max_context = 1000 }, (ds_engine_stub){ 0 });
+    REFUSED("knows no text", q.stop = stop, q.n_stop = 1);
+    ds_engine_destroy(e);
+}
+
+static void bad_options_are_refused(void **state)
+{
+    ds_engine_stub s = { .vocab = VOCAB, .drafts = 3 };
+    ds_engine *e = (ds_engine *)1;
+    ds_err err;
+
+    (void)state;
+#define BAD(part, ...)                                                                                                         \
+    do {                                                                                                                       \
+        assert_refused(ds_engine_create_stub(&e, &s, &(ds_engine_opts){ __VA_ARGS__ }, &err), DS_E_ARG, part);                \
+        assert_null(e);                                                                                                        \
+    } while (0)
+    BAD("max_running = 5000", .max_running = 5000);
+    BAD("less than the context", .max_context = 1000, .kv_blocks = 3);
+    BAD("saved_states = 1", .saved_states = 1);
+    BAD("4 drafts a step", .drafts = 4);
+    BAD("drafts = -2", .drafts = -2);
+    BAD("max_context = 1", .max_context = 1);
+}
+
+static void busy_and_draining(void **state)
+{
+    ds_engine *e = make(&(ds_engine_opts){ .max_context = 1000, .max_requests = 2 }, (ds_engine_stub){ 0 });
+    ds_engine_request q = simple(10, 3);
+    uint64_t id;
+    ds_event ev[16];
+    ds_err err;
+
+    (void)state;
+    assert_ok(ds_engine_add(e, &q, &id, &err));
+    assert_ok(ds_engine_add(e, &q, &id, &err));
+    assert_refused(ds_engine_add(e, &q, &id, &err), DS_E_AGAIN, "busy with 2");
+    while (ds_engine_run(e))
+        ;
+    assert_refused(ds_engine_add(e, &q, &id, &err), DS_E_AGAIN, "busy"); /* nobody has read the ends */
+    assert_int_equal(ds_engine_poll(e, ev, 16), 2 * 5);
+    assert_ok(ds_engine_add(e, &q, &id, &err));
+    assert_false(ds_engine_drain(e));
+    assert_refused(ds_engine_add(e, &q, &id, &err), DS_E_AGAIN, "draining");
+    while (ds_engine_run(e))
+        ;
+    assert_true(ds_engine_drain(e));
+    assert_int_equal(ds_engine_poll(e, ev, 16), 5);
+    ds_engine_destroy(e);
+}
+
+/* ---- memory -------------------------------------------------------------------------------------------------------------------------------------- */
+
+static ds_rc create_one(void *ctx, ds_err *err)
+{
+    ds_engine *e;
+    ds_rc rc = ds_engine_create_stub(&e, &(ds_engine_stub){ .vocab = VOCAB, .drafts = 2 }, &(ds_engine_opts){ .max_context = 1000, .max_requests = 8, .model_revision = "r", .tokenizer_id = "t", .drafts = DS_ENGINE_DRAFTS_AUTO }, err);
+
+    (void)ctx;
+    if (rc == DS_OK)
+        ds_engine_destroy(e);
+    return rc;
+}
+
+static ds_rc add_one(void *ctx, ds_err *err)
+{
+    static const char *const stop[] = { "abc", "x" };
+    ds_engine *e = ctx;
+    ds_engine_image image = { .pos = 5, .n = 10, .embedding = (const float *)ids };
+    ds_engine_request q = simple(300, 5);
+    uint64_t id;
+    ds_event ev[64];
+    ds_rc rc;
+
+    q.n = 3;
+    q.stop = stop;
+    q.n_stop = 2;
+    q.logprobs = true;
+    q.n_top = 3;
+    q.images = &image;
+    q.n_images = 1;
+    rc = ds_engine_add(e, &q, &id, err);
+    if (rc != DS_OK)
+        return rc;
+    while (ds_engine_run(e))
+        ;
+    while (ds_engine_poll(e, ev, 64) > 0)
+        ;
+    return rc;
+}
+
+static void allocations_fail(void **state)
+{
+    ds_engine *e = make(&(ds_engine_opts){ .max_context = 1000, .token_bytes = token_bytes }, (ds_engine_stub){ 0 });
+
+    (void)state;
+    assert_true(fault_every_allocation(create_one, NULL) > 20);
+    assert_true(fault_every_allocation(add_one, e) > 10);
+    assert_null(ds_engine_check(e));
+    assert_int_equal(e->n_free_index, e->o.max_requests);
+    ds_engine_destroy(e);
+}
+
+/* 200,000 steps take nothing from the heap: with every allocation failing the loop doesn't notice. */
+static void the_loop_takes_nothing(void **state)
+{
+    ds_engine *e = make(&(ds_engine_opts){ .max_context = 300000, .max_running = 4, .drafts = 2 }, (ds_engine_stub){ .drafts = 3, .seed = 3 });
+    ds_engine_request q = simple(500, 250000);
+    ds_event ev[64];
+    uint64_t id, tokens = 0;
+    ds_err err;
+
+    (void)state;
+    for (int i = 0; i < 4; i++)
+        assert_ok(ds_engine_add(e, &q, &id, &err));
+    fault_arm(1, true);
+    while (e->done < 200000 && ds_engine_run(e)) {
+        size_t n = ds_engine_poll(e, ev, 64);
+        for (size_t i = 0; i < n; i++)
+            tokens += ev[i].kind == DS_EV_TOKEN;
+    }
+    assert_false(fault_disarm());
+    assert_true(tokens > 300000);
+    assert_null(ds_engine_check(e));
+    ds_engine_destroy(e);
+}
+
+/* ---- ends ---------------------------------------------------------------------------------------------------------------------------------------- */
+
+/* Runs until the request's last event; what its ends were. */
+static void finish(ds_engine *e, uint64_t id, ds_event *end, uint32_t *tokens)
+{
+    ds_event ev[8];
+    bool last = false;
+
+    *tokens = 0;
+    for (int turns = 0; !last; turns++) {
+        size_t n;
+        assert_true(turns < 100000);
+        ds_engine_run(e);
+        n = ds_engine_poll(e, ev, 8);
+        for (size_t i = 0; i < n; i++)
+            if (ev[i].request == id) {
+                *tokens += ev[i].kind == DS_EV_TOKEN;
+                if (ev[i].kind == DS_EV_END) {
+                    *end = ev[i];
+                    last = ev[i].end.last;
+                }
+            }
+    }
+}
+
+static void cancelled_in_every_state(void **state)
+{
+    (void)state;
+    for (int turns = 0; turns < 24; turns++)
+        for (int variant = 0; variant < 4; variant++) {
+            ds_engine *e = make(&(ds_engine_opts){ .mode = variant % 2 ? DS_ENGINE_EXACT : DS_ENGINE_CED, .max_context = 3000, .max_running = 2, .step_tokens = 300, .drafts = 3 },
+                                (ds_engine_stub){ .drafts = 3, .verify = true });
+            ds_engine_request q = simple(2000, 50), other = simple(150, 400);
+            uint64_t id[3];
+            ds_event end;
+            uint32_t tokens;
+            ds_err err;
+            q.n = variant < 2 ? 1 : 3;
+            assert_ok(ds_engine_add(e, &other, &id[0], &err));
+            assert_ok(ds_engine_add(e, &q, &id[1], &err));
+            assert_ok(ds_engine_add(e, &q, &id[2], &err));
+            for (int t = 0; t < turns; t++)
+                ds_engine_run(e);
+            ds_engine_cancel(e, id[2]); /* waiting, or behind the other's prefix */
+            ds_engine_cancel(e, id[1]);
+            finish(e, id[1], &end, &tokens);
+            assert_int_equal(end.end.reason, DS_ENDED_CANCELED);
+            finish(e, id[0], &end, &tokens);
+            assert_int_equal(end.end.reason, DS_ENDED_LENGTH);
+            assert_int_equal(end.end.n_tokens, 400);
+            while (ds_engine_run(e))
+                ;
+            while (ds_engine_poll(e, &end, 1))
+                ;
+            ds_engine_cancel(e, id[1]); /* gone: nothing happens */
+            assert_null(ds_engine_check(e));
+            assert_null(ds_backend_null_fault(e->dev));
+            assert_int_equal(e->states.n_pinned, 0);
+            assert_int_equal(e->blocks.n_idle, e->blocks.n);
+            ds_engine_destroy(e);
+        }
+}
+
+static void destroyed_in_every_state(void **state)
+{
+    (void)state;
+    for (int turns = 0; turns < 20; turns++) {
+        ds_engine *e = make(&(ds_engine_opts){ .max_context = 3000, .max_running = 2, .step_tokens = 300 }, (ds_engine_stub){ .verify = true });
+        ds_engine_request q = simple(1000, 50);
+        uint64_t id;
+        ds_err err;
+        q.n = 2;
+        for (int i = 0; i < 4; i++)
+            assert_ok(ds_engine_add(e, &q, &id, &err));
+        for (int t = 0; t < turns; t++)
+            ds_engine_run(e);
+        ds_engine_destroy(e);
+    }
+}
+
+static void deadlines(void **state)
+{
+    ds_engine *e = make(&(ds_engine_opts){ .max_context = 100000, .max_running = 1 }, (ds_engine_stub){ .step_ns = 200000 });
+    ds_engine_request q = simple(10, 90000);
+    uint64_t id[2];
+    uint32_t tokens;
+    ds_event end;
+    ds_err err;
+
+    (void)state;
+    q.deadline_us = 20000;
+    for (int i = 0; i < 2; i++) /* one runs, one waits */
+        assert_ok(ds_engine_add(e, &q, &id[i], &err));
+    finish(e, id[0], &end, &tokens);
+    assert_int_equal(end.end.reason, DS_ENDED_DEADLINE);
+    assert_true(tokens > 5);
+    while (ds_engine_run(e))
+        ;
+    while (ds_engine_poll(e, &end, 1))
+        if (end.request == id[1] && end.kind == DS_EV_END)
+            assert_int_equal(end.end.reason, DS_ENDED_DEADLINE);
+    ds_engine_destroy(e);
+}
+
+static int32_t scripted(void *ctx, void *user, uint32_t sample, uint32_t index)
+{
+    const int32_t *script = user;
+    (void)ctx;
+    (void)sample;
+    return script[index];
+}
+
+/* "ab" "c" "abc" "x": the text, what is held back, and where it is cut. */
+static void stop_strings(void **state)
+{
+    static const struct {
+        int32_t script[6];
+        const char *stop[3];
+        uint32_t n_stop, tokens, which, cut, held[6];
+    } cases[] = {
+        { { 0, 1, 3, 3, 3, 3 }, { "bc" }, 1, 2, 0, 2, { 1, 0 } },
+        { { 0, 0, 1, 3, 3, 3 }, { "abab", "bc" }, 2, 2, 0, 4, { 2, 0 } },
+        { { 3, 0, 0, 1, 3, 3 }, { "ababc" }, 1, 4, 0, 5, { 0, 2, 4, 0 } },
+        { { 2, 2, 3, 3, 3, 3 }, { "b" }, 1, 1, 0, 2, { 0 } },             /* inside a token: "c" behind it is cut too */
+        { { 3, 2, 3, 3, 3, 3 }, { "c", "abc", "bc" }, 3, 2, 1, 3, { 0, 0 } }, /* complete at the same byte: the longest */
+        { { 0, 0, 0, 2, 3, 3 }, { "aba!", "babc" }, 2, 4, 1, 4, { 2, 3, 3, 0 } },
+    };
+
+    (void)state;
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+        ds_engine *e = make(&(ds_engine_opts){ .max_context = 1000, .token_bytes = token_bytes, .drafts = 2 }, (ds_engine_stub){ .token = scripted, .drafts = 2, .seed = c });
+        ds_engine_request q = simple(3, 6);
+        uint64_t id;
+        ds_event ev[16];
+        uint32_t n_tokens = 0;
+        size_t n;
+        ds_err err;
+        q.stop = cases[c].stop;
+        q.n_stop = cases[c].n_stop;
+        q.user = (void *)(uintptr_t)cases[c].script;
+        assert_ok(ds_engine_add(e, &q, &id, &err));
+        while (ds_engine_run(e))
+            ;
+        n = ds_engine_poll(e, ev, 16);
+        for (size_t i = 0; i < n; i++)
+            if (ev[i].kind == DS_EV_TOKEN) {
+                assert_int_equal(ev[i].token.held_bytes, cases[c].held[n_tokens]);
+                n_tokens++;
+            }
+        assert_int_equal(ev[n - 1].kind, DS_EV_END);
+        assert_int_equal(ev[n - 1].end.reason, DS_ENDED_STOP_STRING);
+        assert_int_equal(ev[n - 1].end.stop, cases[c].which);
+        assert_int_equal(ev[n - 1].end.cut_bytes, cases[c].cut);
+        assert_int_equal(n_tokens, cases[c].tokens);
+        ds_engine_destroy(e);
+    }
+}
+
+static void stop_ids_and_lengths(void **state)
+{
+    ds_engine *e = make(&(ds_engine_opts){ .max_context = 200 }, (ds_engine_stub){ .token = counting });
+    int32_t stops[] = { 7, 5 };
+    ds_engine_request q = simple(150, 1000);
+    uint64_t id;
+    uint32_t tokens;
+    ds_event end;
+    ds_err err;
+
+    (void)state;
+    assert_ok(ds_engine_add(e, &q, &id, &err));
+    finish(e, id, &end, &tokens);
+    assert_int_equal(end.end.reason, DS_ENDED_LENGTH);
+    assert_int_equal(tokens, 50); /* the context ends */
+    assert_int_equal(end.end.completion_tokens, 50);
+    q.stop_ids = stops;
+    q.n_stop_ids = 2;
+    assert_ok(ds_engine_add(e, &q, &id, &err));
+    finish(e, id, &end, &tokens);
+    assert_int_equal(end.end.reason, DS_ENDED_STOP_ID);
+    assert_int_equal(end.end.stop_id, 5);
+    assert_int_equal(tokens, 5);
+    assert_int_equal(end.end.completion_tokens, 6);
+    ds_engine_destroy(e);
+}
+
+/* ---- prompts ------------------------------------------------------------------------------------------------------------------------------------- */
+
+static void prompts_of_any_length(void **state)
+{
+    static const uint32_t lengths[] = { 1, 127, 128, 129, 134, 262, 4096, 100000 };
+
+    (void)state;
+    for (int mode = 0; mode < 2; mode++) {
+        ds_engine *e = make(&(ds_engine_opts){ .mode = (ds_engine_mode)mode, .max_context = 110000, .drafts = 2 }, (ds_engine_stub){ .drafts = 3, .verify = true });
+        for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++)
+            for (uint32_t turn = 0; turn < 2; turn++) { /* the second one hits */
+                ds_engine_request q = simple(lengths[i], 300);
+                uint32_t tokens, most = lengths[i] > 134 ? (lengths[i] - 134) / 128 * 128 : 0, cached = 0;
+                uint64_t id, h = 0, n = 0;
+                ds_event ev[64];
+                bool last = false;
+                ds_err err;
+                ids[0] = (int32_t)i;
+                q.sampling.seed = turn;
+                assert_ok(ds_engine_add(e, &q, &id, &err));
+                for (uint32_t k = 0; k < lengths[i]; k++)
+                    h = ds_backend_null_fold(h, ids[k]);
+                for (tokens = 0; !last;) {
+                    size_t got;
+                    ds_engine_run(e);
+                    got = ds_engine_poll(e, ev, 64);
+                    for (size_t k = 0; k < got; k++) {
+                        if (ev[k].kind == DS_EV_START)
+                            cached = ev[k].start.cached;
+                        if (ev[k].kind == DS_EV_TOKEN) {
+                            assert_int_equal(ev[k].token.id, ds_backend_null_token(h, turn, VOCAB));
+                            h = ds_backend_null_fold(h, ev[k].token.id);
+                            tokens++;
+                        }
+                        last = last || ev[k].kind == DS_EV_END;
+                    }
+                    n++;
+                }
+                assert_int_equal(tokens, 300);
+                assert_int_equal(cached, turn ? most : 0);
+                if (ds_backend_null_fault(e->dev))
+                    fail_msg("%s", ds_backend_null_fault(e->dev));
+            }
+        ds_engine_destroy(e);
+    }
+    ids[0] = 0;
+}
+
+static void a_tenant_sees_only_its_own_prefixes(void **state)
+{
+    static const char *const domain[] = { NULL, "a", "b", "a", "a", "" }, *const salt[] = { NULL, NULL, NULL, "s", "s", NULL };
+    static const uint32_t want[] = { 0, 0, 0, 0, 512, 0 };
+    ds_engine *e = make(&(ds_engine_opts){ .max_context = 3000 }, (ds_engine_stub){ .verify = true });
+
+    (void)state;
+    for (int i = 0; i < 6; i++) {
+        ds_engine_request q = simple(700, 2);
+        ds_event ev[8];
+        uint64_t id;
+        ds_err err;
+        q.cache_domain = domain[i];
+        q.cache_salt = salt[i];
+        assert_ok(ds_engine_add(e, &q, &id, &err));
+        while (ds_engine_run(e))
+            ;
+        assert_true(ds_engine_poll(e, ev, 8) > 0);
+        assert_int_equal(ev[0].kind, DS_EV_START);
+        assert_int_equal(ev[0].start.cached, want[i]);
+    }
+    ds_engine_destroy(e);
+}
+
+/* The same ids with other pictures are another prompt. */
+static void pictures_are_part_of_the_key(void **state)
+{
+    ds_engine *e = make(&(ds_engine_opts){ .max_context = 3000 }, (ds_engine_stub){ 0 });
+    static const uint32_t want[] = { 0, 512, 128, 384, 512 };
+    static const uint8_t digest[] = { 1, 1, 2, 1, 1 };
+    static const uint32_t n[] = { 50, 50, 50, 251, 50 };
+
+    (void)state;
+    for (int i = 0; i < 5; i++) {
+        ds_engine_image image = { .pos = 200, .n = n[i], .embedding = (const float *)ids, .digest = { digest[i] } };
+        ds_engine_request q = simple(700, 2);
+        ds_event ev[8];
+        uint64_t id;
+        ds_err err;
+        if (i == 3)
+            image.pos = 199 + 185 + 1; /* another place behind it */
+        q.images = &image;
+        q.n_images = 1;
+        assert_ok(ds_engine_add(e, &q, &id, &err));
+        while (ds_engine_run(e))
+            ;
+        assert_true(ds_engine_poll(e, ev, 8) > 0);
+        assert_int_equal(ev[0].start.cached, i == 3 ? 128 : want[i]);
+    }
+    ds_engine_destroy(e);
+}
+
+/* ---- scheduling ---------------------------------------------------------------------------------------------------------------------------------- */
+
+static void better_priorities_first(void **state)
+{
+    ds_engine *e = make(&(ds_engine_opts){ .max_context = 1000, .max_running = 1, .ageing_ms = 100000 }, (ds_engine_stub){ 0 });
+    uint64_t id[6];
+    uint32_t order[6], n = 0;
+    ds_event ev[8];
+    ds_err err;
+
+    (void)state;
+    for (uint32_t i = 0; i < 6; i++) {
+        ds_engine_request q = simple(10, 5);
+        q.priority = i % 3;
+        q.user = (void *)(uintptr_t)i;
+        assert_ok(ds_engine_add(e, &q, &id[i], &err));
+    }
+    for (bool more = true; more || n < 6;) {
+        size_t got;
+        more = ds_engine_run(e);
+        got = ds_engine_poll(e, ev, 8);
+        for (size_t i = 0; i < got; i++)
+            if (ev[i].kind == DS_EV_END)
+                order[n++] = (uint32_t)(uintptr_t)ev[i].user;
+    }
+    for (uint32_t i = 0; i < 6; i++)
+        assert_int_equal(order[i], i < 2 ? 3 * i : i < 4 ? 1 + 3 * (i - 2) : 2 + 3 * (i - 4));
+    ds_engine_destroy(e);
+}
+
+static void waiting_is_worth_a_priority(void **state)
+{
+    ds_engine *e = make(&(ds_engine_opts){ .max_context = 1000, .max_running = 1, .ageing_ms = 5 }, (ds_engine_stub){ .step_ns = 100000 });
+    ds_engine_request q = simple(10, 20);
+    uint64_t low, id, served = 0;
+    ds_event ev[8];
+    bool done = false;
+    ds_err err;
+
+    (void)state;
+    q.priority = 7;
+    assert_ok(ds_engine_add(e, &q, &low, &err));
+    q.priority = 0;
+    for (int turn = 0; !done; turn++) { /* there is always somebody better */
+        size_t n;
+        assert_true(turn < 20000);
+        if (turn % 15 == 0)
+            (void)ds_engine_add(e, &q, &id, &err);
+        ds_engine_run(e);
+        n = ds_engine_poll(e, ev, 8);
+        for (size_t i = 0; i < n; i++) {
+            served += ev[i].kind == DS_EV_END;
+            done = done || (ev[i].kind == DS_EV_END && ev[i].request == low);
+        }
+    }
+    assert_true(served > 2);
+    ds_engine_destroy(e);
+}
+
+/* The fitted cost finds its coefficients, and chunks keep to the budget that decoding leaves. */
+static void chunks_keep_to_the_budget(void **state)
+{
+    ds_engine *e = make(&(ds_engine_opts){ .max_context = 100000, .max_running = 4, .step_tokens = 4096, .target_tbt_us = 3000 }, (ds_engine_stub){ .step_ns = 500000, .row_ns = 2000 });
+    ds_engine_request chat = simple(50, 400), longer = simple(40000, 5);
+    ds_engine_stats st;
+    uint64_t id, above = 0;
+    ds_event ev[64];
+    ds_err err;
+
+    (void)state;
+    assert_ok(ds_engine_add(e, &chat, &id, &err));
+    for (int i = 0; i < 40; i++)
+        ds_engine_run(e);
+    ids[0] = 9;
+    assert_ok(ds_engine_add(e, &longer, &id, &err));
+    while (ds_engine_run(e))
+        ds_engine_poll(e, ev, 64);
+    ids[0] = 0;
+    ds_engine_stats_get(e, &st);
+    for (int i = 13; i < DS_ENGINE_HIST; i++) /* 8 ms and above */
+        above += st.step_prefill.bucket[i];
+    assert_true(st.step_prefill.n > 30);
+    assert_int_equal(above, 0);
+    assert_close(((float[]){ (float)st.cost[0], (float)st.cost[1] }), ((float[]){ 500.0f, 2.0f }), 2, 0.1, 0.0);
+    ds_engine_destroy(e);
+}
+
+static void statistics_add_up(void **state)
+{
+    ds_engine *e = make(&(ds_engine_opts){ .max_context = 3000, .drafts = 2 }, (ds_engine_stub){ .drafts = 2, .verify = true });
+    ds_engine_request q = simple(700, 50);
+    ds_engine_stats st;
+    ds_event ev[64];
+    uint64_t id;
+    ds_err err;
+
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        assert_ok(ds_engine_add(e, &q, &id, &err));
+        while (ds_engine_run(e))
+            ;
+        while (ds_engine_poll(e, ev, 64))
+            ;
+    }
+    ds_engine_stats_get(e, &st);
+    assert_int_equal(st.accepted, 3);
+    assert_int_equal(st.ended[DS_ENDED_LENGTH], 3);
+    assert_int_equal(st.output_tokens, 150);
+    assert_int_equal(st.prompt_tokens, 2100);
+    assert_int_equal(st.hit_state_tokens + st.hit_replay_tokens, 1024);
+    assert_int_equal(st.computed_tokens, 2100 - 1024 + st.replayed_tokens);
+    assert_int_equal(st.ttft.n, 3);
+    assert_int_equal(st.tbt.n, 147);
+    assert_true(st.kept[0] > 0 && st.kept[0] < st.drafted[0] && st.kept[1] <= st.kept[0]);
+    assert_int_equal(st.kv_used, 0);
+    assert_int_equal(st.slots_used, 0);
+    assert_true(st.kv_cached >= 5);
+    ds_engine_destroy(e);
+}
+
+static uint32_t mask_calls, accept_calls;
+static bool odd_only(void *ctx, uint32_t sample, uint32_t *words)
+{
+    (void)sample;
+    assert_int_equal(mask_calls, accept_calls); /* strictly alternating */
+    mask_calls++;
+    for (int i = 0; i < VOCAB; i++)
+        if (i % 2)
+            words[i / 32] |= 1u << (i % 32);
+    return ctx != NULL;
+}
+static void accepted(void *ctx, uint32_t sample, int32_t token)
+{
+    (void)ctx;
+    (void)sample;
+    assert_int_equal(token % 2, 1);
+    accept_calls++;
+}
+
+static void masks(void **state)
+{
+    ds_engine *e = make(&(ds_engine_opts){ .max_context = 3000, .drafts = 2 }, (ds_engine_stub){ .drafts = 2 });
+    ds_engine_grammar g = { .ctx = &g, .mask = odd_only, .accept = accepted };
+    ds_engine_request q = simple(700, 50);
+    uint32_t tokens;
+    uint64_t id;
+    ds_event end;
+    ds_err err;
+
+    (void)state;
+    q.grammar = &g;
+    assert_ok(ds_engine_add(e, &q, &id, &err));
+    finish(e, id, &end, &tokens);
+    assert_int_equal(tokens, 50);
+    assert_int_equal(accept_calls, 50);
+    ds_engine_destroy(e);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(bad_requests_are_refused),
+        cmocka_unit_test(bad_options_are_refused),
+        cmocka_unit_test(busy_and_draining),
+        cmocka_unit_test(allocations_fail),
+        cmocka_unit_test(the_loop_takes_nothing),
+        cmocka_unit_test(cancelled_in_every_state),
+        cmocka_unit_test(destroyed_in_every_state),
+        cmocka_unit_test(deadlines),
+        cmocka_unit_test(stop_strings),
+        cmocka_unit_test(stop_ids_and_lengths),
+        cmocka_unit_test(prompts_of_any_length),
+        cmocka_unit_test(a_tenant_sees_only_its_own_prefixes),
+        cmocka_unit_test(pictures_are_part_of_the_key),
+        cmocka_unit_test(better_priorities_first),
+        cmocka_unit_test(waiting_is_worth_a_priority),
+        cmocka_unit_test(chunks_keep_to_the_budget),
+        cmocka_unit_test(statistics_add_up),
+        cmocka_unit_test(masks),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
