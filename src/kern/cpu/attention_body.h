@@ -9,7 +9,7 @@
 
 #include "format/numfmt.h"
 #include "kern/cpu/gemm.h"
-#include "kern/cpu/math_body.h"
+#include "kern/cpu/softmax_body.h"
 
 enum { CHUNK = 2 * VW, HB = 4 };
 
@@ -65,52 +65,6 @@ static void decode_entries(const ds_attention_row *w, size_t i0, size_t i1)
     }
 }
 
-static inline __attribute__((always_inline)) void scores(float *s, size_t lds, const float *q, const ds_attention_row *w, int heads)
-{
-    for (size_t i = 0; i < w->padded; i += VW) {
-        vf acc[HB];
-        for (int h = 0; h < heads; h++)
-            acc[h] = vf_zero();
-        for (size_t c = 0; c < w->dim; c++) {
-            vf e = vf_load(w->turned + c * w->padded + i);
-            for (int h = 0; h < heads; h++)
-                acc[h] = vf_fma(vf_set1(q[(size_t)h * w->dim + c]), e, acc[h]);
-        }
-        for (int h = 0; h < heads; h++)
-            vf_store(s + (size_t)h * lds + i, acc[h]);
-    }
-}
-
-/* s[0..n) to weights; the sum with the sink goes into the return value. Beyond n: zeros. */
-static float weights(float *s, const ds_attention_row *w, float scale, float sink)
-{
-    vf m = vf_set1(-INFINITY), sum = vf_zero(), f = vf_set1(scale);
-    size_t n = w->n;
-    float max;
-
-    for (size_t i = 0; i < w->padded; i += VW) {
-        vf v = vf_mul(vf_load(s + i), f);
-        if (i + VW > n) {
-            float part[VW];
-            vf_store(part, v);
-            for (size_t k = n - i; k < VW; k++)
-                part[k] = -INFINITY;
-            v = vf_load(part);
-        }
-        vf_store(s + i, v);
-        m = vf_max(v, m); /* a NaN score doesn't become the largest */
-    }
-    max = vf_largest(m);
-    for (size_t i = 0; i < w->padded; i += VW) {
-        vf v = vf_exp(vf_sub(vf_load(s + i), vf_set1(max)));
-        if (i + VW > n)
-            v = vf_load_n((vf_store(s + i, v), s + i), n - i);
-        vf_store(s + i, v);
-        sum = vf_add(sum, v);
-    }
-    return vf_sum(sum) + expf(sink - max);
-}
-
 static inline __attribute__((always_inline)) void values(float *o, const float *s, size_t lds, const float *total,
                                                          const ds_attention_row *w, int heads, bool bf16)
 {
@@ -159,19 +113,19 @@ static void heads_of(const ds_attention_row *w, const ds_op_attention *a, size_t
         }
         switch (n) {
         case 1:
-            scores(s, w->padded, order, w, 1);
+            scores(s, order, dim, w->turned, dim, w->padded, 1);
             break;
         case 2:
-            scores(s, w->padded, order, w, 2);
+            scores(s, order, dim, w->turned, dim, w->padded, 2);
             break;
         case 3:
-            scores(s, w->padded, order, w, 3);
+            scores(s, order, dim, w->turned, dim, w->padded, 3);
             break;
         default:
-            scores(s, w->padded, order, w, HB);
+            scores(s, order, dim, w->turned, dim, w->padded, HB);
         }
         for (uint32_t i = 0; i < n; i++)
-            total[i] = weights(s + i * w->padded, w, a->scale, a->sink[h + i]);
+            total[i] = weights(s + i * w->padded, w->n, w->padded, a->scale, a->sink[h + i]);
         switch (n) {
         case 1:
             values(o, s, w->padded, total, w, 1, bf16);

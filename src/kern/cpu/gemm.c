@@ -143,7 +143,7 @@ typedef struct {
 
 enum { OUT_BYTES = DS_GEMM_ROWS * DS_GEMM_OUTS * sizeof(float) };
 
-static void finish_row(float *y, const float *sum, const float *bias, uint32_t n, bool add, bool round)
+static inline __attribute__((always_inline)) void finish(float *y, const float *sum, const float *bias, uint32_t n, bool add, bool round)
 {
     float v[DS_GEMM_OUTS];
 
@@ -156,6 +156,16 @@ static void finish_row(float *y, const float *sum, const float *bias, uint32_t n
         for (uint32_t i = 0; i < n; i++)
             v[i] = ds_bf16_round(v[i]);
     memcpy(y, v, n * sizeof *v);
+}
+
+static void finish_row(float *y, const float *sum, const float *bias, uint32_t n, bool add, bool round)
+{
+    if (n == DS_GEMM_OUTS && !bias && !add && !round)
+        memcpy(y, sum, DS_GEMM_OUTS * sizeof *y);
+    else if (n == DS_GEMM_OUTS && !bias && !add)
+        finish(y, sum, NULL, DS_GEMM_OUTS, false, true);
+    else
+        finish(y, sum, bias, n, add, round);
 }
 
 static void linear_blocks(void *arg, size_t begin, size_t end, uint32_t member)

@@ -94,13 +94,14 @@ static void one_row(float *out, const uint16_t *x, const ds_mat *w, uint64_t o0,
     }
 }
 
-/* chains[r*4 + o] over n chunks, for n_rows <= 4 rows at x, 4 outputs at p. */
-static inline __attribute__((always_inline)) void tile_of(vf *chains, const uint16_t *x, size_t ldx, const __m512i *p, size_t n, int n_rows)
+/* chains[r*4 + o] go on over n chunks, for n_rows <= MR rows at x, 4 outputs at p; from zero if first, to sums[r*4 + o] if last. */
+static inline __attribute__((always_inline)) void tile_of(vf *chains, float *sums, const uint16_t *x, size_t ldx, const __m512i *p,
+                                                          size_t n, int n_rows, bool first, bool last)
 {
     vf c[VW];
 
-    for (int i = 0; i < 4 * n_rows; i++)
-        c[i] = chains[i];
+    for (int i = 0; i < VW; i++)
+        c[i] = first || i >= 4 * n_rows ? vf_zero() : chains[i];
     for (size_t k = 0; k < n; k++) {
         __m512i w0 = p[k], w1 = p[KC / 32 + k], w2 = p[2 * (KC / 32) + k], w3 = p[3 * (KC / 32) + k];
         for (int r = 0; r < n_rows; r++) {
@@ -111,24 +112,27 @@ static inline __attribute__((always_inline)) void tile_of(vf *chains, const uint
             c[4 * r + 3] = dot(c[4 * r + 3], w3, v);
         }
     }
-    for (int i = 0; i < 4 * n_rows; i++)
-        chains[i] = c[i];
+    if (last)
+        vf_store(sums, vf_sums(c));
+    else
+        for (int i = 0; i < 4 * n_rows; i++)
+            chains[i] = c[i];
 }
 
-static void tile(vf *chains, const uint16_t *x, size_t ldx, const __m512i *p, size_t n, size_t n_rows)
+static void tile(vf *chains, float *sums, const uint16_t *x, size_t ldx, const __m512i *p, size_t n, size_t n_rows, bool first, bool last)
 {
     switch (n_rows) {
     case 1:
-        tile_of(chains, x, ldx, p, n, 1);
+        tile_of(chains, sums, x, ldx, p, n, 1, first, last);
         break;
     case 2:
-        tile_of(chains, x, ldx, p, n, 2);
+        tile_of(chains, sums, x, ldx, p, n, 2, first, last);
         break;
     case 3:
-        tile_of(chains, x, ldx, p, n, 3);
+        tile_of(chains, sums, x, ldx, p, n, 3, first, last);
         break;
     default:
-        tile_of(chains, x, ldx, p, n, 4);
+        tile_of(chains, sums, x, ldx, p, n, MR, first, last);
     }
 }
 
@@ -151,16 +155,10 @@ static void block(float *out, const void *set, size_t rows, size_t row0, size_t 
         for (size_t r = 0; r < n_rows; r += MR) {
             size_t nr = n_rows - r < MR ? n_rows - r : MR;
             for (uint32_t q = 0; 4 * q < n_outs; q++) {
-                vf *chains = wa->rest[r / MR][q];
-                if (c0 == 0)
-                    for (int i = 0; i < VW; i++)
-                        chains[i] = vf_zero();
-                tile(chains, x + r * ld + c0, ld, wa->panel[4 * q], (c1 - c0) / 32, nr);
-                if (c1 < ld)
-                    continue;
                 float sums[VW];
-                vf_store(sums, vf_sums(chains));
-                for (size_t i = 0; i < nr; i++)
+                bool last = c1 == ld;
+                tile(wa->rest[r / MR][q], sums, x + r * ld + c0, ld, wa->panel[4 * q], (c1 - c0) / 32, nr, c0 == 0, last);
+                for (size_t i = 0; last && i < nr; i++)
                     memcpy(out + (r + i) * DS_GEMM_OUTS + 4 * q, sums + 4 * i, 4 * sizeof *sums);
             }
         }

@@ -208,13 +208,14 @@ static void fill_panel(work_area *wa, const ds_mat *w, uint64_t o0, uint32_t n_o
     }
 }
 
-/* chains[r*4 + o] over n columns, for n_rows <= MR rows at x, 4 outputs at p. */
-static inline __attribute__((always_inline)) void tile_of(vf *chains, const float *x, size_t ldx, const float *p, size_t n, int n_rows)
+/* chains[r*4 + o] go on over n columns, for n_rows <= MR rows at x, 4 outputs at p; from zero if first, to sums[r*4 + o] if last. */
+static inline __attribute__((always_inline)) void tile_of(vf *chains, float *sums, const float *x, size_t ldx, const float *p, size_t n,
+                                                          int n_rows, bool first, bool last)
 {
     vf c[VW];
 
-    for (int i = 0; i < 4 * n_rows; i++)
-        c[i] = chains[i];
+    for (int i = 0; i < VW; i++)
+        c[i] = first || i >= 4 * n_rows ? vf_zero() : chains[i];
     for (size_t k = 0; k < n; k += VW) {
         vf w0 = vf_load(p + k), w1 = vf_load(p + KC + k), w2 = vf_load(p + 2 * KC + k), w3 = vf_load(p + 3 * KC + k);
         for (int r = 0; r < n_rows; r++) {
@@ -225,26 +226,29 @@ static inline __attribute__((always_inline)) void tile_of(vf *chains, const floa
             c[4 * r + 3] = vf_fma(w3, v, c[4 * r + 3]);
         }
     }
-    for (int i = 0; i < 4 * n_rows; i++)
-        chains[i] = c[i];
+    if (last)
+        vf_store(sums, vf_sums(c));
+    else
+        for (int i = 0; i < 4 * n_rows; i++)
+            chains[i] = c[i];
 }
 
-static void tile(vf *chains, const float *x, size_t ldx, const float *p, size_t n, size_t n_rows)
+static void tile(vf *chains, float *sums, const float *x, size_t ldx, const float *p, size_t n, size_t n_rows, bool first, bool last)
 {
     switch (n_rows) {
     case 1:
-        tile_of(chains, x, ldx, p, n, 1);
+        tile_of(chains, sums, x, ldx, p, n, 1, first, last);
         break;
 #if DS_KERN_CPU_TILE_ROWS == 4
     case 2:
-        tile_of(chains, x, ldx, p, n, 2);
+        tile_of(chains, sums, x, ldx, p, n, 2, first, last);
         break;
     case 3:
-        tile_of(chains, x, ldx, p, n, 3);
+        tile_of(chains, sums, x, ldx, p, n, 3, first, last);
         break;
 #endif
     default:
-        tile_of(chains, x, ldx, p, n, MR);
+        tile_of(chains, sums, x, ldx, p, n, MR, first, last);
     }
 }
 
@@ -266,16 +270,10 @@ static void block(float *out, const void *set, size_t rows, size_t row0, size_t 
         for (size_t r = 0; r < n_rows; r += MR) {
             size_t nr = n_rows - r < MR ? n_rows - r : MR;
             for (uint32_t q = 0; 4 * q < n_outs; q++) {
-                vf *chains = wa->rest[r / MR][q];
-                if (c0 == 0)
-                    for (int i = 0; i < VW; i++)
-                        chains[i] = vf_zero();
-                tile(chains, x + r * padded + c0, padded, wa->panel[4 * q], c1 - c0, nr);
-                if (c1 < padded)
-                    continue;
                 float sums[VW];
-                vf_store(sums, vf_sums(chains));
-                for (size_t i = 0; i < nr; i++)
+                bool last = c1 == padded;
+                tile(wa->rest[r / MR][q], sums, x + r * padded + c0, padded, wa->panel[4 * q], c1 - c0, nr, c0 == 0, last);
+                for (size_t i = 0; last && i < nr; i++)
                     memcpy(out + (r + i) * DS_GEMM_OUTS + 4 * q, sums + 4 * i, 4 * sizeof *sums);
             }
         }

@@ -43,19 +43,31 @@ bool ds_cpu_has_amx(const char **lacks)
     return tiles_allowed();
 }
 
+static void at_least(size_t *most, size_t bytes)
+{
+    *most = bytes > *most ? bytes : *most;
+}
+
+/* a * b * c bytes and some room for rounding up; SIZE_MAX if that is too large to say. */
+static size_t product(size_t a, size_t b, size_t c)
+{
+    size_t n;
+    return ds_size_mul(&n, a, b) && ds_size_mul(&n, n, c) && ds_size_add(&n, n, 4096) ? n : SIZE_MAX;
+}
+
 static size_t scratch_of(const ds_kern_limits *lim, const ds_gemm_pair *p)
 {
-    size_t most = ds_scratch_bytes_ref(lim), more = ds_gemm_scratch(lim, p);
+    size_t most = ds_scratch_bytes_ref(lim), threads = lim->threads ? lim->threads : 1;
 
-    most = more > most ? more : most;
-    more = ds_attention_scratch(lim);
-    most = more > most ? more : most;
-    more = ds_index_scratch(lim);
-    most = more > most ? more : most;
-    if (!ds_size_mul(&more, (size_t)lim->max_rows + 64,
-                     ((size_t)(2 + lim->n) * lim->n + 5) * sizeof(float))) /* mHC: m and a sum for each row */
-        return SIZE_MAX;
-    return more > most ? more : most;
+    at_least(&most, ds_gemm_scratch(lim, p));
+    at_least(&most, ds_attention_scratch(lim));
+    at_least(&most, ds_index_scratch(lim));
+    at_least(&most,
+             product((size_t)lim->max_rows + 64, (size_t)(2 + lim->n) * lim->n + 5, sizeof(float))); /* mHC: m and a sum for each row */
+    at_least(&most, product(threads, 2 * ((size_t)lim->experts + 16), sizeof(float)));               /* router */
+    at_least(&most,
+             product((size_t)lim->patches + 16, lim->vit_dim + 4 * threads, sizeof(float))); /* keys of a head, scores of four rows */
+    return most;
 }
 
 /* ---- avx2 ---- */
@@ -91,6 +103,9 @@ void ds_cpu_use_avx2(ds_kern *k)
     k->stream_mean = ds_stream_mean_avx2;
     k->engram_fuse = ds_engram_fuse_avx2;
     k->index_topk = ds_index_topk_avx2;
+    k->route = ds_route_avx2;
+    k->vit_attention = ds_vit_attention_avx2;
+    k->rope2d = ds_rope2d_avx2;
     k->attention = ds_attention_avx2;
 }
 
@@ -146,6 +161,9 @@ void ds_cpu_use_avx512(ds_kern *k)
     k->stream_mean = ds_stream_mean_avx512;
     k->engram_fuse = ds_engram_fuse_avx512;
     k->index_topk = ds_index_topk_avx512;
+    k->route = ds_route_avx512;
+    k->vit_attention = ds_vit_attention_avx512;
+    k->rope2d = ds_rope2d_avx512;
     k->attention = ds_attention_avx512;
 }
 
