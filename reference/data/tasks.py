@@ -244,7 +244,7 @@ TOOL_KINDS = (
      lambda r: dict(to=person(r, 0.4).name, text=r.choice(("I will be late.", "Happy birthday!", "The meeting is at noon.", "Please call me.", "Dinner is ready.", "See you tomorrow.", "Thank you for the book."))),
      ("Send {to} this message: {text}", "Write to {to}: {text}", "Tell {to}: {text}"), lambda r, a: json.dumps(dict(ok=True)), lambda r, a, o: f"I have sent the message to {a['to']}."),
     ("file", ("read_file", "open_file", "cat_file", "load"), "Read a file.", (("path", "string", "Path of the file."),), 1,
-     lambda r: dict(path=r.choice(("", "src/", "docs/", "/tmp/", "/home/" + r.choice(GIRLS).lower() + "/")) + _word(r) + r.choice((".txt", ".py", ".c", ".md", ".json", ".log"))),
+     lambda r: dict(path=r.choice(("", "src/", "docs/", "/tmp/", "/srv/" + r.choice(GIRLS).lower() + "/")) + _word(r) + r.choice((".txt", ".py", ".c", ".md", ".json", ".log"))),
      ("Read the file {path}.", "What is in {path}?", "Show me {path}.", "Open {path}, please."), lambda r, a: r.choice(("hello world", "empty", "key = value", "The end.", "line 1\nline 2")), lambda r, a, o: f"The file {a['path']} contains:\n\n{o}"),
     ("timer", ("set_timer", "start_timer", "timer", "remind"), "Start a timer.", (("minutes", "integer", "How long."), ("label", "string", "A name for it.")), 2,
      lambda r: dict(minutes=r.randint(1, 90), label=r.choice(("tea", "eggs", "bread", "homework", "meeting", "washing", "pasta"))), ("Set a timer of {minutes} minutes for {label}.", "Remind me in {minutes} minutes: {label}.", "{label}: {minutes} minutes, please."),
