@@ -1,5 +1,4 @@
 /* deepserve chat: a conversation in the terminal. */
-#include <errno.h>
 #include <inttypes.h>
 #include <signal.h>
 #include <stdio.h>
@@ -9,6 +8,7 @@
 
 #include "base/json.h"
 #include "cli/gen.h"
+#include "cli/input.h"
 #include "recipe/parser.h"
 
 typedef struct {
@@ -246,8 +246,9 @@ static bool slash_command(chat *c, const char *line, bool *quit)
 
 static ds_rc talk(chat *c, ds_err *err)
 {
-    char *line = NULL;
-    size_t cap = 0;
+    ds_cli_input in = { .fd = STDIN_FILENO };
+    ds_buf line = { 0 };
+    uint64_t bytes;
     bool quit = false;
     ds_rc rc = DS_OK;
 
@@ -258,20 +259,26 @@ static ds_rc talk(chat *c, ds_err *err)
             fflush(stderr);
         }
         ds_cli_signal_forget();
-        ssize_t n = getline(&line, &cap, stdin);
-        if (n == -1 && errno == EINTR && ds_cli_signal() == SIGINT && c->tty) { /* Ctrl-C at the prompt: a fresh line */
-            clearerr(stdin);
-            fputc('\n', stderr);
+        if (!ds_cli_input_line(&in, "standard input", &line, &bytes, &rc, err)) {
+            if (rc != DS_E_CANCELED)
+                break;
+            rc = DS_OK;
+            if (ds_cli_signal() != SIGINT || !c->tty)
+                break;
+            fputc('\n', stderr); /* Ctrl-C at the prompt: a fresh line */
             continue;
         }
-        if (n == -1)
+        if (bytes > DS_CLI_LINE_MAX_BYTES) {
+            rc = ds_fail(err, DS_E_FORMAT, "standard input: the line has %" PRIu64 " bytes, at most %d are taken", bytes,
+                         DS_CLI_LINE_MAX_BYTES);
             break;
-        while (n > 0 && (line[n - 1] == '\n' || line[n - 1] == '\r'))
-            line[--n] = '\0';
-        if (n == 0 || (c->tty && slash_command(c, line, &quit)))
+        }
+        if (line.len > 0 && line.p[line.len - 1] == '\r')
+            line.p[--line.len] = '\0';
+        if (line.len == 0 || (c->tty && slash_command(c, line.p, &quit)))
             continue;
         size_t before = c->messages.len;
-        add_message(&c->messages, "user", line, (size_t)n);
+        add_message(&c->messages, "user", line.p, line.len);
         if (answer(c, &bad) == DS_OK) {
             c->before = before;
             c->turn++;
@@ -282,12 +289,14 @@ static ds_rc talk(chat *c, ds_err *err)
             *err = bad;
             rc = bad.rc;
         }
+        if (ferror(stdout)) /* main() says so */
+            quit = true;
         if (ds_cli_signal() == SIGTERM || (ds_cli_signal() && !c->tty))
             quit = true;
     }
     if (c->tty)
         fputc('\n', stderr);
-    free(line);
+    ds_buf_free(&line);
     return rc;
 }
 

@@ -15,9 +15,7 @@
 #include "format/file.h"
 
 enum {
-    LINE_MAX_BYTES = 64 << 20, /* longer lines are refused, */
-    SKIP_MAX_BYTES = 1 << 30,  /* and one without any end ends the run */
-    COUNT_NS = 300000000,      /* an interrupted run ends within a second */
+    COUNT_NS = 300000000, /* an interrupted run ends within a second */
 };
 
 typedef struct {
@@ -56,6 +54,9 @@ static const ds_opt_cmd command = {
     .example = "deepserve generate --model models/demo --prompt 'Once upon a time' --max-tokens 64",
     .opts = table,
 };
+
+/* Seeds of a request's samples lie far apart: seeds of neighbouring lines differ by 1. */
+static const uint64_t SAMPLE_STEP = 0x9e3779b97f4a7c15u;
 
 /* What the summary adds up. */
 typedef struct {
@@ -202,7 +203,7 @@ static ds_rc answer(job *j, const ds_gen_request *q, ds_err *err)
             .progress = keep_going,
             .ctx = j,
         };
-        r.sampling.seed += k;
+        r.sampling.seed += k * SAMPLE_STEP;
         j->n_ids = 0;
         j->oom = false;
         ds_buf_clear(&j->logprobs);
@@ -258,34 +259,6 @@ static bool blank(const ds_buf *line)
     return true;
 }
 
-/* The next line without its end; of a line above LINE_MAX_BYTES the rest is read but not kept, and *bytes is its length in the file. False: there
- * is none (*rc DS_OK), it can't be read, or a signal came (DS_E_CANCELED). */
-static bool read_line(ds_cli_input *in, const char *name, ds_buf *line, uint64_t *bytes, ds_rc *rc, ds_err *err)
-{
-    char q[112];
-    int c = 0;
-
-    ds_buf_clear(line);
-    for (*bytes = 0; *bytes < SKIP_MAX_BYTES; ++*bytes) {
-        c = ds_cli_input_byte(in);
-        if (c == -1 || c == '\n')
-            break;
-        if (*bytes < LINE_MAX_BYTES && !ds_buf_putc(line, (char)c)) {
-            *rc = ds_fail(err, DS_E_NOMEM, "%s: out of memory for a line", ds_file_label(q, sizeof q, name));
-            return false;
-        }
-    }
-    if (c == '\n' || (c == -1 && !in->error))
-        return c == '\n' || *bytes > 0;
-    if (c == -1 && in->error == EINTR)
-        *rc = ds_fail(err, DS_E_CANCELED, "stopped");
-    else if (c == -1)
-        *rc = ds_fail(err, DS_E_IO, "%s: %s", ds_file_label(q, sizeof q, name), strerror(in->error));
-    else
-        *rc = ds_fail(err, DS_E_FORMAT, "%s: a line has no end within %d bytes", ds_file_label(q, sizeof q, name), SKIP_MAX_BYTES);
-    return false;
-}
-
 /* Adds the lines that are left to those missing, as far as they can be counted at once: what comes through a pipe may never end. */
 static void count_rest(job *j, ds_cli_input *in)
 {
@@ -316,14 +289,14 @@ static ds_rc run_lines(job *j, int fd, const char *name, ds_err *err)
     uint64_t bytes;
     ds_rc rc = DS_OK;
 
-    for (j->index = 0; rc == DS_OK && read_line(&in, name, &line, &bytes, &rc, err); j->index++) {
+    for (j->index = 0; rc == DS_OK && ds_cli_input_line(&in, name, &line, &bytes, &rc, err); j->index++) {
         ds_gen_request q = { 0 };
         ds_err bad = { 0 };
         j->in_bytes += bytes + 1;
         if (blank(&line))
             continue;
-        if (bytes > LINE_MAX_BYTES)
-            ds_fail(&bad, DS_E_FORMAT, "the line has %" PRIu64 " bytes, at most %d are taken", bytes, LINE_MAX_BYTES);
+        if (bytes > DS_CLI_LINE_MAX_BYTES)
+            ds_fail(&bad, DS_E_FORMAT, "the line has %" PRIu64 " bytes, at most %d are taken", bytes, DS_CLI_LINE_MAX_BYTES);
         else if (ds_gen_request_init(&q, &j->o->g, j->index, &bad) == DS_OK &&
                  ds_gen_request_json(&q, j->g, line.p, line.len, &bad) == DS_OK)
             answer(j, &q, &bad);

@@ -3,9 +3,11 @@
 #include <errno.h>
 #include <poll.h>
 #include <signal.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "cli/gen.h"
+#include "format/file.h"
 
 /* Signals are let in while it waits and at no other time, so none can come between the look at the flag and the wait. */
 static void fill(ds_cli_input *in)
@@ -41,4 +43,30 @@ int ds_cli_input_byte(ds_cli_input *in)
     if (in->at == in->n)
         fill(in);
     return in->at < in->n ? (unsigned char)in->buf[in->at++] : -1;
+}
+
+bool ds_cli_input_line(ds_cli_input *in, const char *name, ds_buf *line, uint64_t *bytes, ds_rc *rc, ds_err *err)
+{
+    char q[112];
+    int c = 0;
+
+    ds_buf_clear(line);
+    for (*bytes = 0; *bytes < DS_CLI_SKIP_MAX_BYTES; ++*bytes) {
+        c = ds_cli_input_byte(in);
+        if (c == -1 || c == '\n')
+            break;
+        if (*bytes < DS_CLI_LINE_MAX_BYTES && !ds_buf_putc(line, (char)c)) {
+            *rc = ds_fail(err, DS_E_NOMEM, "%s: out of memory for a line", ds_file_label(q, sizeof q, name));
+            return false;
+        }
+    }
+    if (c == '\n' || (c == -1 && !in->error))
+        return c == '\n' || *bytes > 0;
+    if (c == -1 && in->error == EINTR)
+        *rc = ds_fail(err, DS_E_CANCELED, "stopped");
+    else if (c == -1)
+        *rc = ds_fail(err, DS_E_IO, "%s: %s", ds_file_label(q, sizeof q, name), strerror(in->error));
+    else
+        *rc = ds_fail(err, DS_E_FORMAT, "%s: a line has no end within %d bytes", ds_file_label(q, sizeof q, name), DS_CLI_SKIP_MAX_BYTES);
+    return false;
 }

@@ -429,3 +429,45 @@ def test_a_signal_while_waiting_for_input(program, golden, sig):
     p.send_signal(sig)
     out, err = p.communicate(timeout=20)
     assert p.returncode == 128 + sig and out == b"" and b"1 results complete, 0 or more missing" in err
+
+
+def test_full_size_model(program, root, tmp_path):
+    """475 GiB of holes: inspect is quick and small, what would run the model says at once that it is too big for memory."""
+    m = tmp_path / "full"
+    r = subprocess.run([program, "synth", "--config", root / "models/configs/deepseek-v4.1-flash.json", "--seed", "1", "--sparse", "--out", m], capture_output=True)
+    assert r.returncode == 0, r.stderr
+
+    def run(*args):
+        with open(tmp_path / "out", "w+b") as out, open(tmp_path / "err", "w+b") as err:
+            p = subprocess.Popen([program, *map(str, args)], stdout=out, stderr=err)
+            _, status, used = os.wait4(p.pid, 0)
+            p.returncode = os.waitstatus_to_exitcode(status)
+            assert used.ru_maxrss < 200 << 10 and used.ru_utime + used.ru_stime < 1, used  # KiB; seconds of work, for the machine may be busy
+            out.seek(0)
+            err.seek(0)
+            return subprocess.CompletedProcess(args, p.returncode, out.read(), err.read())
+
+    d = json.loads(run("inspect", "--model", m, "--json").stdout)
+    assert d["tensors"] == 96085 and len(d["layers"]) == 43 and abs(d["bytes_total"] / 2**30 - 475.24) < 0.005
+    if os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGESIZE") < 280 << 30:
+        for command in ("generate", "logits", "draft", "chat"):
+            refused(run(*args_of(command, m, tmp_path / "l.npy")), 1, "too big", "GiB")
+
+
+def test_chat_without_input(program, golden, tmp_path):
+    args = [program, "chat", "--model", str(golden), "--max-tokens", "2"]
+    for how, text in (("<&-", "standard input: Bad file descriptor"), (f"<{tmp_path}", "standard input: Is a directory"), ("</dev/zero", "no end within")):
+        r = subprocess.run(["sh", "-c", f'"$0" "$@" {how}', *args], capture_output=True, timeout=60)
+        refused(r, 1, text)
+    r = subprocess.run(args, input=b"", capture_output=True)
+    assert r.returncode == 0 and r.stdout == b""
+    r = subprocess.run(args, input=b"\r\n\nHi\r\nnul \0 and \xff", capture_output=True)
+    assert r.returncode == 0 and r.stdout.count(b"\n") >= 2, r
+
+
+def test_samples_of_neighbouring_lines_differ(deepserve, golden, tmp_path):
+    f = tmp_path / "in.jsonl"
+    f.write_text('{"prompt":"a","n":3}\n' * 3)
+    r = deepserve("generate", "--model", golden, "--input", f, "--max-tokens", "12")
+    got = [json.loads(x)["ids"] for x in r.stdout.splitlines()]
+    assert len(got) == 9 and len({tuple(x) for x in got}) == 9
