@@ -68,6 +68,8 @@ static const ds_opt table[] = {
       .offset = offsetof(options, shard_bytes),
       .def = "6600MiB",
       .arg = "BYTES",
+      .min = 1,
+      .max = 0x1p62,
       .help = "largest file, unless one weight alone is larger" },
     { 0 },
 };

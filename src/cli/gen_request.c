@@ -67,7 +67,8 @@ ds_rc ds_gen_request_text(ds_gen_request *q, ds_cli_gen *g, const char *text, si
 
 static ds_rc wrong_type(const ds_json *v, const char *field, const char *want, ds_err *err)
 {
-    return ds_fail(err, DS_E_FORMAT, "%s: expected %s, got %s", field, want, ds_json_type_name(v));
+    return ds_fail(err, DS_E_FORMAT, "%s: expected %s, got %.40s", field, want,
+                   ds_json_is(v, DS_JSON_NUMBER) ? v->text : ds_json_type_name(v));
 }
 
 /* A field that is absent or null leaves *out as it is. */
@@ -207,13 +208,25 @@ static ds_rc get_chat(ds_gen_request *q, ds_cli_gen *g, const char *line, size_t
     size_t n_runs;
     ds_api_error refusal;
     ds_recipe_opts opts;
+    ds_buf with_model = { 0 };
     ds_rc rc;
 
     ds_recipe_opts_init(&opts);
     opts.no_constraints = true;
+    if (!ds_json_get(ds_json_root(q->doc), "model")) { /* the program has only one */
+        size_t brace = (size_t)((const char *)memchr(line, '{', n) - line) + 1;
+        ds_buf_puts(&with_model, "{\"model\":\"local\",");
+        if (!ds_buf_put(&with_model, line + brace, n - brace))
+            return ds_fail(err, DS_E_NOMEM, "out of memory");
+        line = with_model.p;
+        n = with_model.len;
+    }
     rc = ds_request_parse(&q->chat, &(ds_request_parse_args){ .proto = DS_PROTO_CHAT, .opts = &opts }, line, n, &refusal, err);
+    ds_buf_free(&with_model);
     if (rc != DS_OK)
-        return refusal.param[0] ? ds_err_prefix(err, rc, "%s: ", refusal.param) : rc;
+        return refusal.param[0] && strncmp(err->msg, refusal.param, strlen(refusal.param)) != 0
+                   ? ds_err_prefix(err, rc, "%s: ", refusal.param)
+                   : rc;
     info = ds_request_info(q->chat);
     if (info->n_images)
         return ds_fail(err, DS_E_FORMAT, "messages: images are not taken here");

@@ -471,3 +471,48 @@ def test_samples_of_neighbouring_lines_differ(deepserve, golden, tmp_path):
     r = deepserve("generate", "--model", golden, "--input", f, "--max-tokens", "12")
     got = [json.loads(x)["ids"] for x in r.stdout.splitlines()]
     assert len(got) == 9 and len({tuple(x) for x in got}) == 9
+
+
+def test_values_of_lines(deepserve, golden, tmp_path):
+    """A line's value outside its range is that line's error, which names field and value."""
+    f = tmp_path / "in.jsonl"
+    wrong = [("temperature", "101"), ("temperature", '"1"'), ("top_p", "0"), ("top_p", "1.5"), ("min_p", "-1"), ("top_k", "-1"), ("top_k", "1.5"), ("seed", "1e3"),
+             ("seed", "99999999999999999999"), ("stop", "5"), ("stop", "[5]"), ("presence_penalty", "1e300"), ("frequency_penalty", "-101"), ("repetition_penalty", "0"),
+             ("n", "0"), ("n", "1025"), ("n", "true"), ("logprobs", "21"), ("max_tokens", "0"), ("max_tokens", "2147483648"), ("tokens", '"1"'), ("tokens", "[1.5]"), ("tokens", "[true]")]
+    right = ['"seed":-5', '"seed":null', '"stop":[]', '"stop":""', '"stop":null', '"n":1', '"logprobs":0', '"logprobs":false', '"max_tokens":1', '"temperature":0', '"top_k":0', '"unknown":{}']
+    prompt = [f'"{k}":{v}' if k == "tokens" else f'"prompt":"a","{k}":{v}' for k, v in wrong] + [f'"prompt":"a",{x}' for x in right]
+    f.write_text("\n".join("{" + x + "}" for x in prompt))
+    r = deepserve("generate", "--model", golden, "--input", f, "--max-tokens", "1")
+    got = [json.loads(x) for x in r.stdout.splitlines()]
+    assert r.returncode == 1 and len(got) == len(prompt)
+    for (k, v), x in zip(wrong, got):
+        value = "string" if '"' in v else "boolean" if "true" in v else v.strip("[]").replace("1e300", "1e+300")
+        assert k in x["error"]["message"] and value in x["error"]["message"], (k, v, x)
+    assert all("ids" in x for x in got[len(wrong):]), got
+
+
+def test_chat_lines(deepserve, golden, tmp_path):
+    """The model's name may be left out; a field is named once in an error; the options' values hold where a request has none."""
+    f = tmp_path / "in.jsonl"
+    ask = '"messages":[{"role":"user","content":"Hi"}]'
+    f.write_text("\n".join([f' {{"model":"m",{ask},"temperature":0}}', f'{{{ask},"temperature":0}}', f'{{{ask},"temperature":9}}', f'{{{ask},"max_tokens":0}}',
+                            f'{{{ask},"max_tokens":2,"n":2,"top_k":3,"min_p":0.1,"repetition_penalty":1.2,"seed":1,"stop":["x"],"presence_penalty":1,"frequency_penalty":1,"top_p":0.9}}']))
+    r = deepserve("generate", "--model", golden, "--input", f, "--max-tokens", "5")
+    got = [json.loads(x) for x in r.stdout.splitlines()]
+    assert r.returncode == 1 and [x["index"] for x in got] == [0, 1, 2, 3, 4, 4]
+    assert got[0]["ids"] == got[1]["ids"] and len(got[0]["ids"]) == 5 and [x.get("sample") for x in got[4:]] == [0, 1]
+    assert got[2]["error"]["message"].count("temperature") == 1 and got[3]["error"]["message"].count("max_tokens") == 1
+
+
+def test_end_of_sentence(deepserve, model):
+    first = json.loads(deepserve("generate", "--model", model, "--prompt", "Hi", "--temperature", "0", "--max-tokens", "4", "--json").stdout)
+    ids = first["ids"]
+    at = next(i for i in range(4) if ids[i] not in ids[:i] and i > 0)
+    replace(model / "generation_config.json", json.dumps({"eos_token_id": [ids[at], 5]}))
+    d = json.loads(deepserve("generate", "--model", model, "--prompt", "Hi", "--temperature", "0", "--max-tokens", "4", "--json").stdout)
+    assert d["finish_reason"] == "stop" and d["ids"] == ids[:at] and d["usage"]["completion_tokens"] == at + 1 and first["text"].startswith(d["text"])
+    replace(model / "generation_config.json", json.dumps({"eos_token_id": ids[0]}))
+    for speculate in ("off", "auto", "5"):
+        r = deepserve("generate", "--model", model, "--prompt", "Hi", "--temperature", "0", "--max-tokens", "4", "--json", "--speculate", speculate)
+        d = json.loads(r.stdout)
+        assert d["ids"] == [] and d["text"] == "" and d["finish_reason"] == "stop" and d["usage"]["completion_tokens"] == 1
