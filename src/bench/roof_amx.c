@@ -15,6 +15,7 @@ double ds_roof_amx(size_t rounds)
         cfg.row_bytes[t] = 64;
         cfg.rows[t] = 16;
     }
+    __asm__ volatile("" : : "r"(&cfg) : "memory"); /* the intrinsic doesn't say that it reads all of it */
     _tile_loadconfig(&cfg);
     _tile_zero(0);
     _tile_zero(1);
