@@ -273,7 +273,7 @@ typedef struct {
     uint64_t states_saved, states_evicted, blocks_published, blocks_evicted;
     uint64_t steps, step_rows;
     uint64_t device_busy_ns, device_idle_ns; /* idle: while there was work */
-    uint64_t host_plan_ns, host_finish_ns, draft_ns, sample_ns;
+    uint64_t host_plan_ns, host_finish_ns, host_publish_ns, draft_ns, sample_ns;
     /* times */
     ds_engine_hist queue, ttft, tbt, step_prefill, step_decode, total;
 } ds_engine_stats;

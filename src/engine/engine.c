@@ -309,6 +309,7 @@ static bool all_read(const ds_eng_request *r)
 void ds_eng_publish(ds_engine *e)
 {
     ds_eng_request *gone = NULL;
+    uint64_t begin = ds_now_ns();
     bool wake;
 
     pthread_mutex_lock(&e->mu);
@@ -335,6 +336,7 @@ void ds_eng_publish(ds_engine *e)
         if (all_read(r) && !r->is_ready)
             forget(e, r);
     }
+    e->turn.host_publish_ns += ds_now_ns() - begin;
     ds_eng_count(e);
     wake = wake && e->ready_head != NULL;
     if (wake)

@@ -29,7 +29,7 @@
 #include "engine/states.h"
 
 #define NONE UINT32_MAX
-enum { MAX_SNAPS = 4, MAX_STOPS = 16, MAX_STOP_BYTES = 256, MAX_STOP_IDS = 16, N_LEVELS = DS_ENGINE_PRIORITIES, HIT_MARGIN = 134 };
+enum { MAX_SNAPS = 4, MAX_STOPS = 16, MAX_STOP_BYTES = 256, MAX_STOP_IDS = 16, N_LEVELS = DS_ENGINE_PRIORITIES, HIT_MARGIN = 134, PREFETCH = 8 /* samples ahead */ };
 
 typedef enum { S_HELD, S_WAITING, S_PROMPT, S_DECODE, S_LEAVING, S_GONE } ds_eng_state;
 typedef enum { THEN_END, THEN_RECOMPUTE, THEN_PARK, THEN_PARKED } ds_eng_then;
@@ -38,55 +38,57 @@ typedef enum { HIT_NONE, HIT_STATE, HIT_REPLAY } ds_eng_hit;
 typedef struct ds_eng_request ds_eng_request;
 
 typedef struct ds_eng_sample {
-    /* [const] */
-    ds_eng_request *req;
-    ds_dev_sample dev; /* see there */
-    uint32_t index, cap_out;
-
+    /* What every step touches comes first, so that it shares few cache lines: with a thousand sequences the loop's time is the time to fetch them. */
     /* [loop] */
     ds_eng_state state;
+    uint32_t seat;         /* NONE: has none */
+    uint32_t pos;          /* positions whose tokens are committed and processed, by results */
+    uint32_t pos_max;      /* the most that it can be once all steps in flight are done */
+    uint32_t in_rows[DS_DEV_DEPTH]; /* of that, by step */
+    uint32_t n_blocks, n_published, n_keys, n_out;
+    uint64_t busy_until;   /* last step with rows or operations of it */
+    uint32_t *blocks;
+    /* [const] */
+    ds_eng_request *req;
+    int32_t *out;          /* [cap_out] */
+    float *lp;             /* [cap_out], or NULL */
+    uint32_t drafted, accepted; /* [loop] */
+    ds_dev_sample dev;     /* see there */
+    /* [loop] */
+    uint64_t last_us, first_us;
+    bool ended, fork;      /* fork: PROMPT rows of all samples of the request; they stop one token short */
+    bool dirty;            /* in engine.dirty */
+    bool admitted;
+    /* [mu] what poll sees and what it has given out */
+    bool pub_start, pub_end, read_start, read_end;
+    uint32_t pub_out, read_out;
+
+    /* [const] */
+    uint32_t index, cap_out, cap_blocks;
+    ds_key *keys;          /* [cap_blocks] of the blocks of its tokens. [loop] behind the prompt's */
+    ds_engine_logprob *top; /* [cap_out][n_top], or NULL */
+    uint16_t *held;        /* [cap_out], or NULL */
+
+    /* [loop] */
     ds_eng_then then;
     struct ds_eng_sample *prev, *next; /* list of waiting ones of a level */
     uint32_t level, run_level; /* priority; what waiting had made of it when it was admitted */
     uint64_t order;        /* of arrival */
     uint64_t queued_us;    /* since when it waits */
+    uint64_t admit_us;
     uint32_t run_index;    /* in engine.running */
-    uint32_t seat, tail, parked; /* NONE: has none */
+    uint32_t tail, parked; /* NONE: has none */
     bool shared_partial;   /* parked after a fork: its last block is sample 0's and must be copied */
-    uint64_t busy_until;   /* last step with rows or operations of it */
-
-    uint32_t *blocks, n_blocks, cap_blocks;
-    ds_key *keys;          /* [cap_blocks] of the blocks of its tokens */
-    uint32_t n_keys, n_published;
-
-    uint32_t pos;          /* positions whose tokens are committed and processed, by results */
-    uint32_t pos_max;      /* the most that it can be once all steps in flight are done */
-    uint32_t in_rows[DS_DEV_DEPTH]; /* of that, by step */
     uint32_t goal;         /* PROMPT: rows up to here */
-    bool fork;             /* PROMPT: of all samples of the request; stops one token short */
     uint32_t fork_state;   /* reserved saved state */
     uint32_t enc_win, store_from;
     bool replay_first;     /* the next chunk is the first of a replay */
     uint32_t snap[MAX_SNAPS], n_snap; /* borders where its state is wanted */
     ds_eng_hit first_hit;  /* what its first admission found, for going on the same way after preemption */
     uint32_t first_hit_pos, hit, replayed;
-    bool admitted;
-
-    int32_t *out;          /* [cap_out] */
-    float *lp;             /* [cap_out], or NULL */
-    ds_engine_logprob *top; /* [cap_out][n_top], or NULL */
-    uint16_t *held;        /* [cap_out], or NULL */
-    uint32_t n_out, admit_out; /* tokens; at the last admission */
-    bool ended;
+    uint32_t admit_out;    /* tokens at the last admission */
     uint16_t matched[MAX_STOPS]; /* bytes of each stop string that end the text so far */
-    uint64_t admit_us, first_us, last_us;
-    uint32_t drafted, accepted;
-    bool dirty;            /* in engine.dirty */
-
-    /* [mu] what poll sees and what it has given out */
-    bool pub_start, pub_end, read_start, read_end;
-    uint32_t pub_out, read_out;
-    ds_event start_event, end_event;
+    ds_event start_event, end_event; /* [loop] until pub_start, pub_end; then [const] */
 } ds_eng_sample;
 
 struct ds_eng_request {
@@ -190,6 +192,12 @@ void ds_eng_request_free(ds_eng_request *r);
 static inline int32_t ds_eng_token(const ds_eng_sample *s, uint32_t pos)
 {
     return pos < s->req->n_prompt ? s->req->prompt[pos] : s->out[pos - s->req->n_prompt];
+}
+/* Asks for the lines of a sample that a step touches. */
+static inline void ds_eng_prefetch(const ds_eng_sample *s)
+{
+    for (int i = 0; i < 4; i++)
+        __builtin_prefetch((const char *)s + 64 * i, 1);
 }
 static inline uint32_t ds_eng_blocks_for(uint32_t positions)
 {

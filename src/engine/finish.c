@@ -238,8 +238,11 @@ void ds_eng_finish_step(ds_engine *e, ds_eng_step *st, uint64_t now_us)
 
     assert(st->dev.no == e->done + 1);
     e->done = st->dev.no;
-    for (uint32_t i = 0; i < st->dev.n_rows; i++)
+    for (uint32_t i = 0; i < st->dev.n_rows; i++) {
+        if (i + PREFETCH < st->dev.n_rows)
+            ds_eng_prefetch(st->who[i + PREFETCH]);
         finish_rows(e, st, i, now_us);
+    }
     for (uint32_t i = 0; i < st->n_after; i++)
         switch (st->after[i].kind) {
         case AFTER_UNPIN:

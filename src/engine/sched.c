@@ -69,11 +69,14 @@ static void decode_rows(ds_engine *e, ds_eng_step *st)
     double context = 0.0;
     int parity = st->dev.no % DS_DEV_DEPTH;
 
-    for (uint32_t i = 0; i < e->n_running; i++)
+    for (uint32_t i = 0; i < e->n_running; i++) {
+        if (i + PREFETCH < e->n_running)
+            ds_eng_prefetch(e->running[i + PREFETCH]);
         if (e->running[i]->state == S_DECODE) {
             n++;
             context += e->running[i]->pos_max;
         }
+    }
     drafts = ds_spec_choose(&e->spec, n, context, e->o.verify_rows);
     st->dev.draft_rows = drafts ? e->o.verify_rows : 0;
     st->dev.least_chance = e->spec.fixed ? 0.0f : LEAST_CHANCE;
