@@ -57,7 +57,7 @@ void ds_pixels_free(ds_pixels *p);
 /* ---- preparing ------------------------------------------------------------------------------------------------------------------- */
 
 /* How Pillow resizes with its bicubic filter: support widened when shrinking (no aliasing), coefficients of 22 bits, horizontal pass first and
- * rounded to 8 bits. Equal to Pillow's bytes. out: [out_h][out_w][3]. All sides > 0, at most 2^24 pixels a side. DS_E_NOMEM, DS_E_ARG. */
+ * rounded to 8 bits. Equal to the bytes of Pillow up to version 12. out: [out_h][out_w][3]. All sides > 0, at most 2^24 pixels a side. DS_E_NOMEM, DS_E_ARG. */
 ds_rc ds_image_resize(uint8_t *out, uint32_t out_w, uint32_t out_h, const uint8_t *rgb, uint32_t w, uint32_t h, ds_err *err);
 
 typedef struct {

@@ -22,4 +22,13 @@ void ds_recipe_opts_fit(ds_recipe_opts *o, const ds_tokenizer *t);
 ds_rc ds_request_json(ds_request *r, uint32_t prompt, ds_encoder *e, char **json, size_t *n, ds_api_error *why, ds_err *err);
 void ds_recipe_free(void *p);
 
+/* ---- for bindings ---------------------------------------------------------------------------------------------------------------- */
+
+/* Default options on the heap, freed with ds_recipe_free: a binding needn't know their layout, ds_recipe_opts_set changes them. */
+ds_rc ds_recipe_opts_create(ds_recipe_opts **out, ds_encoding encoding, ds_err *err);
+/* Sizes of the structs that a binding lays out itself, in this order: ds_err, ds_api_error, ds_request_parse_args, ds_request_io, ds_response_store,
+ * ds_stream_opts, ds_stream_usage, ds_top_logprob, ds_token_logprob, ds_run, ds_ids, ds_encoder_opts, ds_decoder, ds_image, ds_image_rule,
+ * ds_image_limits, ds_pixels, ds_prepare_opts, ds_picture, ds_fetch_opts, ds_fetch_item, ds_images_opts. Static; *n = how many. */
+const size_t *ds_recipe_abi(size_t *n);
+
 #endif

@@ -1,6 +1,7 @@
-/* What the engine is told about a request, as one JSON object; and the options that a tokenizer decides. */
+/* What the engine is told about a request, as one JSON object; the options that a tokenizer decides; what bindings need. */
 #include <stdlib.h>
 
+#include <ds/image.h>
 #include <ds/recipe.h>
 
 #include "base/buf.h"
@@ -196,4 +197,45 @@ void ds_recipe_opts_fit(ds_recipe_opts *o, const ds_tokenizer *t)
     for (size_t i = 0; i < sizeof marks / sizeof *marks; i++)
         if (ds_tokenizer_control(t, marks[i]) == DS_TOKEN_NONE)
             o->grounding_tokens = false;
+}
+
+ds_rc ds_recipe_opts_create(ds_recipe_opts **out, ds_encoding encoding, ds_err *err)
+{
+    *out = malloc(sizeof **out);
+    if (!*out)
+        return ds_fail(err, DS_E_NOMEM, "recipe options: out of memory");
+    ds_recipe_opts_init(*out);
+    (*out)->encoding = encoding;
+    return DS_OK;
+}
+
+const size_t *ds_recipe_abi(size_t *n)
+{
+    static const size_t sizes[] = {
+        sizeof(ds_err),
+        sizeof(ds_api_error),
+        sizeof(ds_request_parse_args),
+        sizeof(ds_request_io),
+        sizeof(ds_response_store),
+        sizeof(ds_stream_opts),
+        sizeof(ds_stream_usage),
+        sizeof(ds_top_logprob),
+        sizeof(ds_token_logprob),
+        sizeof(ds_run),
+        sizeof(ds_ids),
+        sizeof(ds_encoder_opts),
+        sizeof(ds_decoder),
+        sizeof(ds_image),
+        sizeof(ds_image_rule),
+        sizeof(ds_image_limits),
+        sizeof(ds_pixels),
+        sizeof(ds_prepare_opts),
+        sizeof(ds_picture),
+        sizeof(ds_fetch_opts),
+        sizeof(ds_fetch_item),
+        sizeof(ds_images_opts),
+    };
+
+    *n = sizeof sizes / sizeof *sizes;
+    return sizes;
 }
