@@ -1,0 +1,181 @@
+#include "server/metrics.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "base/json.h"
+
+static const double seconds[DS_HISTOGRAM_BOUNDS] = { 0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 10, 30, 60, 300, 1800 };
+static const double tokens[DS_HISTOGRAM_BOUNDS] = { 1,    2,    5,     10,    20,    50,    100,   200,    500,    1000,
+                                                    2000, 5000, 10000, 20000, 50000, 100000, 200000, 500000, 1000000, 2000000 };
+
+static void observe(ds_histogram *h, const double *bounds, double v)
+{
+    int i = 0;
+
+    while (i < DS_HISTOGRAM_BOUNDS && v > bounds[i])
+        i++;
+    h->n[i]++;
+    h->sum += v;
+}
+
+void ds_histogram_seconds(ds_histogram *h, double s)
+{
+    observe(h, seconds, s);
+}
+
+void ds_histogram_tokens(ds_histogram *h, double n)
+{
+    observe(h, tokens, n);
+}
+
+/* ---- the page ---- */
+
+typedef struct {
+    ds_buf *b;
+    const char *prefix;
+} page;
+
+static void head(const page *p, const char *name, const char *type, const char *help)
+{
+    ds_buf_printf(p->b, "# HELP %s%s %s\n# TYPE %s%s %s\n", p->prefix, name, help, p->prefix, name, type);
+}
+
+static void counter(const page *p, const char *name, const char *help, uint64_t v)
+{
+    head(p, name, "counter", help);
+    ds_buf_printf(p->b, "%s%s %" PRIu64 "\n", p->prefix, name, v);
+}
+
+static void gauge(const page *p, const char *name, const char *help, double v)
+{
+    head(p, name, "gauge", help);
+    ds_buf_printf(p->b, "%s%s %.17g\n", p->prefix, name, v);
+}
+
+static void by_label(const page *p, const char *name, const char *type, const char *help, const char *label, const char *const *values, const uint64_t *v, size_t n)
+{
+    head(p, name, type, help);
+    for (size_t i = 0; i < n; i++)
+        ds_buf_printf(p->b, "%s%s{%s=\"%s\"} %" PRIu64 "\n", p->prefix, name, label, values[i], v[i]);
+}
+
+static void histogram(const page *p, const char *name, const char *help, const ds_histogram *h, const double *bounds)
+{
+    uint64_t n = 0;
+
+    head(p, name, "histogram", help);
+    for (int i = 0; i < DS_HISTOGRAM_BOUNDS; i++) {
+        n += h->n[i];
+        ds_buf_printf(p->b, "%s%s_bucket{le=\"%g\"} %" PRIu64 "\n", p->prefix, name, bounds[i], n);
+    }
+    n += h->n[DS_HISTOGRAM_BOUNDS];
+    ds_buf_printf(p->b, "%s%s_bucket{le=\"+Inf\"} %" PRIu64 "\n%s%s_sum %.9g\n%s%s_count %" PRIu64 "\n", p->prefix, name, n, p->prefix, name, h->sum, p->prefix, name, n);
+}
+
+/* The engine counts in powers of two of microseconds. */
+static void engine_histogram(const page *p, const char *name, const char *help, const ds_engine_hist *h)
+{
+    uint64_t n = 0;
+
+    head(p, name, "histogram", help);
+    for (int i = 0; i < DS_ENGINE_HIST; i++) {
+        n += h->bucket[i];
+        if (i + 1 < DS_ENGINE_HIST)
+            ds_buf_printf(p->b, "%s%s_bucket{le=\"%.9g\"} %" PRIu64 "\n", p->prefix, name, (double)(UINT64_C(1) << (i + 1)) / 1e6, n);
+    }
+    ds_buf_printf(p->b, "%s%s_bucket{le=\"+Inf\"} %" PRIu64 "\n%s%s_sum %.9g\n%s%s_count %" PRIu64 "\n", p->prefix, name, n, p->prefix, name, (double)h->sum_us / 1e6,
+                  p->prefix, name, n);
+}
+
+static void server_part(const page *p, const ds_metrics *m)
+{
+    static const char *const refused[DS_N_REFUSED] = { "framing", "too_large", "authentication", "not_found", "invalid", "quota", "queue_full", "unavailable", "internal" };
+    static const char *const finished[DS_N_FINISHED] = { "stop", "length", "tool_calls", "abort", "deadline", "error" };
+    static const char *const lost[3] = { "canceled", "deadline", "failed" };
+    static const char *const classes[6] = { "other", "1xx", "2xx", "3xx", "4xx", "5xx" };
+
+    by_label(p, "request_success_total", "counter", "Choices that ended, by reason.", "finished_reason", finished, m->finished, 4);
+    by_label(p, "request_failed_total", "counter", "Choices that the server ended, by reason.", "reason", finished + 4, m->finished + 4, DS_N_FINISHED - 4);
+    by_label(p, "request_refused_total", "counter", "Requests that were not taken, by reason.", "reason", refused, m->refused, DS_N_REFUSED);
+    by_label(p, "http_responses_total", "counter", "Responses by class of status.", "class", classes, m->http, 6);
+    counter(p, "requests_accepted_total", "Requests that went to the engine.", m->accepted);
+    counter(p, "client_disconnected_total", "Requests whose client went away before the end.", m->disconnected);
+    counter(p, "client_stalled_total", "Clients that were disconnected because they did not read.", m->stalled);
+    counter(p, "prompt_tokens_total", "Prompt tokens of requests whose prefill ended, cached ones too.", m->prompt_tokens);
+    counter(p, "cached_prompt_tokens_total", "Those of them that came from the prefix cache.", m->cached_tokens);
+    counter(p, "generation_tokens_total", "Tokens handed to a client's stream or body.", m->generated_tokens);
+    by_label(p, "lost_tokens_total", "counter", "Tokens computed and never delivered, by reason.", "reason", lost, m->lost_tokens, 3);
+    counter(p, "response_bytes_total", "Bytes of response bodies handed to connections.", m->bytes_out);
+    counter(p, "connections_total", "Connections accepted.", m->connections_total);
+    gauge(p, "connections", "Connections open.", m->connections);
+    gauge(p, "streams", "Responses being streamed.", m->streams);
+    histogram(p, "time_to_first_token_seconds", "From the end of a request's body to its first token.", &m->ttft, seconds);
+    histogram(p, "inter_token_latency_seconds", "Time between tokens of a choice.", &m->itl, seconds);
+    histogram(p, "time_per_output_token_seconds", "Mean time between tokens of a request.", &m->tpot, seconds);
+    histogram(p, "e2e_request_latency_seconds", "From the end of a request's body to the end of its answer.", &m->e2e, seconds);
+    histogram(p, "request_prepare_time_seconds", "Checking, rendering and tokenising a request.", &m->prepare, seconds);
+    histogram(p, "request_queue_time_seconds", "From the engine's queue to the start of the prompt.", &m->queue, seconds);
+    histogram(p, "request_prefill_time_seconds", "From the start of the prompt to the first token.", &m->prefill, seconds);
+    histogram(p, "request_decode_time_seconds", "From the first token to the last.", &m->decode, seconds);
+    histogram(p, "request_prompt_tokens", "Prompt tokens of a request.", &m->prompt_size, tokens);
+    histogram(p, "request_generation_tokens", "Output tokens of a request.", &m->output_size, tokens);
+}
+
+static void engine_part(const page *p, const ds_engine_stats *e, const ds_engine_plan *plan)
+{
+    static const char *const ends[6] = { "stop_id", "stop_string", "length", "canceled", "deadline", "failed" };
+    static const char *const positions[DS_ENGINE_MAX_DRAFTS] = { "0", "1", "2", "3", "4", "5", "6", "7", "8", "9", "10", "11", "12", "13", "14" };
+    static const char *const phases[5] = { "device_busy", "device_idle", "plan", "finish", "draft" };
+    uint64_t ns[5] = { e->device_busy_ns, e->device_idle_ns, e->host_plan_ns, e->host_finish_ns, e->draft_ns }, drafted = 0, kept = 0;
+
+    gauge(p, "num_requests_running", "Requests being computed.", e->prefilling + e->running);
+    gauge(p, "num_requests_waiting", "Requests in the engine's queue.", e->waiting);
+    gauge(p, "num_requests_parked", "Requests that were preempted and wait.", e->parked);
+    gauge(p, "kv_cache_usage_perc", "Part of the KV blocks in use by requests, 0 to 1.", e->kv_blocks ? (double)e->kv_used / e->kv_blocks : 0);
+    gauge(p, "kv_blocks", "KV blocks of 128 tokens.", e->kv_blocks);
+    gauge(p, "kv_blocks_cached", "KV blocks kept for prefix hits.", e->kv_cached);
+    gauge(p, "saved_states_used", "Window states kept for hits.", e->states_used);
+    gauge(p, "saved_states", "Window states that fit.", e->states);
+    if (plan) {
+        gauge(p, "memory_plan_bytes", "Memory that the engine planned.", (double)plan->total);
+        gauge(p, "memory_plan_kv_bytes", "Of it, KV blocks.", (double)plan->kv);
+        gauge(p, "memory_plan_states_bytes", "Of it, window states.", (double)plan->states);
+        gauge(p, "memory_plan_buffers_bytes", "Of it, buffers and tables.", (double)(plan->buffers + plan->tables + plan->tails));
+    }
+    counter(p, "prefix_cache_queries_total", "Prompt tokens looked up in the prefix cache.", e->prompt_tokens);
+    counter(p, "prefix_cache_hits_total", "Prompt tokens found there.", e->hit_state_tokens + e->hit_replay_tokens);
+    counter(p, "prefix_cache_hits_state_total", "Those continued from saved window state.", e->hit_state_tokens);
+    counter(p, "prefix_cache_hits_replay_total", "Those continued by replay.", e->hit_replay_tokens);
+    counter(p, "replayed_tokens_total", "Prompt tokens computed again for window state.", e->replayed_tokens);
+    counter(p, "recomputed_tokens_total", "Tokens computed again after preemption.", e->recomputed_tokens);
+    counter(p, "dropped_tokens_total", "Tokens computed after the end was known.", e->dropped_tokens);
+    counter(p, "num_preemptions_total", "Requests taken off the device.", e->preempted_parked + e->preempted_recomputed);
+    counter(p, "engine_steps_total", "Steps of the engine.", e->steps);
+    counter(p, "engine_step_rows_total", "Rows of those steps.", e->step_rows);
+    by_label(p, "engine_ended_total", "counter", "Samples that ended, by reason.", "reason", ends, e->ended, 6);
+    by_label(p, "engine_nanoseconds_total", "counter", "Where the engine's time went.", "phase", phases, ns, 5);
+    for (int i = 0; i < DS_ENGINE_MAX_DRAFTS; i++) {
+        drafted += e->drafted[i];
+        kept += e->kept[i];
+    }
+    counter(p, "spec_decode_num_draft_tokens_total", "Draft tokens verified.", drafted);
+    counter(p, "spec_decode_num_accepted_tokens_total", "Draft tokens kept.", kept);
+    by_label(p, "spec_decode_num_draft_tokens_per_pos_total", "counter", "Draft tokens verified, by position.", "position", positions, e->drafted, DS_ENGINE_MAX_DRAFTS);
+    by_label(p, "spec_decode_num_accepted_tokens_per_pos_total", "counter", "Draft tokens kept, by position.", "position", positions, e->kept, DS_ENGINE_MAX_DRAFTS);
+    engine_histogram(p, "engine_step_prefill_seconds", "Steps with prompt rows.", &e->step_prefill);
+    engine_histogram(p, "engine_step_decode_seconds", "Steps without.", &e->step_decode);
+    engine_histogram(p, "engine_time_between_tokens_seconds", "Time between tokens, in the engine.", &e->tbt);
+}
+
+void ds_metrics_write(ds_buf *b, const ds_metrics *m, const char *prefix, const ds_engine_stats *engine, const ds_engine_plan *plan, uint64_t stored_records,
+                      uint64_t stored_bytes)
+{
+    page p = { b, prefix };
+
+    server_part(&p, m);
+    gauge(&p, "stored_responses", "Responses in the store.", (double)stored_records);
+    gauge(&p, "stored_responses_bytes", "Bytes of them.", (double)stored_bytes);
+    if (engine)
+        engine_part(&p, engine, plan);
+}

@@ -1,0 +1,53 @@
+/* Counters of the server and the text that Prometheus reads. (docs/server.md, "Metrics")
+ *
+ * Label values come from fixed lists, so the number of series is a constant.
+ * Threads: owner is the event loop.   Memory: none is taken but for the text. */
+#ifndef DS_SERVER_METRICS_H
+#define DS_SERVER_METRICS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include <ds/engine.h>
+
+#include "base/buf.h"
+
+enum { DS_HISTOGRAM_BOUNDS = 20 };
+typedef struct {
+    uint64_t n[DS_HISTOGRAM_BOUNDS + 1]; /* the last: above all bounds */
+    double sum;
+} ds_histogram;
+
+typedef enum {
+    DS_REFUSED_FRAMING,
+    DS_REFUSED_TOO_LARGE,
+    DS_REFUSED_AUTH,
+    DS_REFUSED_NOT_FOUND,
+    DS_REFUSED_INVALID,
+    DS_REFUSED_QUOTA,
+    DS_REFUSED_QUEUE_FULL,
+    DS_REFUSED_UNAVAILABLE,
+    DS_REFUSED_INTERNAL,
+    DS_N_REFUSED,
+} ds_refused;
+
+typedef enum { DS_FINISHED_STOP, DS_FINISHED_LENGTH, DS_FINISHED_TOOLS, DS_FINISHED_ABORT, DS_FINISHED_DEADLINE, DS_FINISHED_ERROR, DS_N_FINISHED } ds_finished;
+
+typedef struct {
+    uint64_t accepted, refused[DS_N_REFUSED], finished[DS_N_FINISHED], disconnected, stalled, http[6] /* by status / 100 */;
+    uint64_t prompt_tokens, cached_tokens, generated_tokens;
+    uint64_t lost_tokens[3]; /* computed and not delivered: client gone, deadline, failure */
+    uint64_t bytes_out, connections_total;
+    uint32_t connections, requests, streams;
+    ds_histogram ttft, itl, tpot, e2e, queue, prefill, decode, prepare; /* seconds */
+    ds_histogram prompt_size, output_size;                              /* tokens */
+} ds_metrics;
+
+void ds_histogram_seconds(ds_histogram *h, double s);
+void ds_histogram_tokens(ds_histogram *h, double n);
+
+/* Appends the page. `engine` and `plan` may be NULL while there is no engine. */
+void ds_metrics_write(ds_buf *b, const ds_metrics *m, const char *prefix, const ds_engine_stats *engine, const ds_engine_plan *plan, uint64_t stored_records,
+                      uint64_t stored_bytes);
+
+#endif

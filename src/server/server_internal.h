@@ -1,0 +1,244 @@
+/* What the files of this folder share. README.md says who owns what. */
+#ifndef DS_SERVER_SERVER_INTERNAL_H
+#define DS_SERVER_SERVER_INTERNAL_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include <microhttpd.h>
+
+#include <ds/stream.h>
+
+#include "base/buf.h"
+#include "base/json.h"
+#include "server/auth.h"
+#include "server/framing.h"
+#include "server/metrics.h"
+#include "server/outq.h"
+#include "server/server.h"
+#include "server/store.h"
+
+typedef struct ds_conn ds_conn;
+typedef struct ds_exchange ds_exchange;
+typedef struct ds_call ds_call;
+typedef struct ds_route ds_route;
+
+enum { DS_REQUEST_ID_MAX = 128 };
+
+/* ---- one connection [loop] ---- */
+
+typedef struct {
+    ds_server *s;
+    struct MHD_Daemon *daemon;
+    int fd, epoll_fd;
+    bool admin, tls, is_unix;
+    bool due; /* has something to do: run it in this turn */
+} ds_listener;
+
+struct ds_conn {
+    ds_listener *l;
+    struct MHD_Connection *mhd;
+    ds_conn *prev, *next;
+    ds_exchange *x;      /* the request in work; NULL between requests */
+    int fd;
+    bool fresh;          /* no request yet */
+    bool half_closed;    /* the client sends no more */
+    bool dead;           /* shut down by us: close as soon as the library looks */
+    uint64_t since_us;   /* begin of what is being waited for: idle time, or the head */
+    bool in_head;
+};
+
+/* ---- one request and its response [loop] ---- */
+
+struct ds_exchange {
+    ds_server *s;
+    ds_conn *c;
+    const ds_route *route;
+    ds_proto proto;
+    /* the request */
+    const char *target;   /* as it came; path_n bytes of it are the path */
+    size_t path_n;
+    char method[16];
+    char id[DS_REQUEST_ID_MAX + 1];
+    char trace[56];       /* traceparent, or "" */
+    char tenant[DS_AUTH_NAME_MAX + 1], key_name[DS_AUTH_NAME_MAX + 1];
+    bool http10, head, keyed, versioned /* anthropic-version is there */, preflight;
+    ds_auth_key *key;     /* entered, to be left */
+    ds_buf body;
+    uint64_t discarded;   /* bytes of a body that nobody wants */
+    /* progress */
+    bool started, complete, suspended, refused, gone;
+    uint64_t start_us, body_us, upload_us;
+    /* the response */
+    bool have_reply, replied, stream, finished;
+    bool close;           /* Connection: close */
+    int status;
+    uint32_t retry_s;
+    const char *type;
+    const char *fixed;    /* body in static memory, fixed_n bytes; else reply */
+    size_t fixed_n;
+    ds_buf reply;
+    ds_outq out;          /* stream */
+    uint64_t take_us;     /* last time the connection took bytes, or the queue was empty */
+    uint64_t put_us;      /* last event or comment */
+    uint64_t sent;        /* bytes of body */
+    /* for the access log */
+    uint64_t prompt_tokens, cached_tokens, output_tokens, first_us;
+    const char *finish, *why;
+    ds_call *call;
+};
+
+/* ---- one generation: from a complete body to the engine's last event ---- */
+
+typedef enum { DS_CALL_GENERATE, DS_CALL_COUNT, DS_CALL_TOKENIZE } ds_call_kind;
+
+typedef struct {
+    ds_ids ids;
+    uint32_t max_tokens;
+    uint64_t engine_id;
+    bool live, begun;
+} ds_call_prompt;
+
+typedef struct {
+    uint64_t last_us;
+    uint32_t tokens;
+    bool asked, finished; /* asked: we told the engine to end it */
+} ds_call_choice;
+
+struct ds_call {
+    /* [const] after make */
+    ds_server *s;
+    ds_call_kind kind;
+    ds_proto proto;
+    char id[48], tenant[DS_AUTH_NAME_MAX + 1];
+    bool keyed;
+    int64_t created;
+    uint64_t start_us;
+    ds_buf body;
+    /* [worker] while it is prepared, then [loop] */
+    ds_call *next;
+    ds_request *req;
+    const ds_request_info_data *info;
+    ds_stream *stream;
+    ds_call_prompt *prompts;
+    uint32_t n_prompts, n_samples;
+    ds_call_choice *choices;
+    ds_rc rc; /* of preparation; the refusal is filled unless it is DS_OK */
+    ds_api_error refusal;
+    uint64_t prepared_us;
+    /* [loop] */
+    ds_exchange *x; /* NULL: the client is gone */
+    void *tag;
+    bool preparing, failed, announced;
+    uint32_t live;     /* prompts with the engine */
+    uint32_t unfinished;
+    uint64_t n_prompt_tokens, n_cached, n_output, first_us;
+    uint64_t seed;
+};
+
+/* A worker's tools; the loop has one too. */
+typedef struct {
+    ds_encoder *encoder;
+} ds_kit;
+
+struct ds_server {
+    /* [const] */
+    ds_server_opts o;
+    ds_recipe_opts recipe;
+    char *host, *unix_path, *admin_path, *cors, *keys_path, *prefix, *db_path, *cert, *key_pem;
+    const char *first_name;
+    char url[300];
+    ds_listener listeners[3];
+    size_t n_listeners;
+    int epoll_fd, wake_fd;
+    struct ds_seal *seal;
+    uint64_t id_seed[2];
+    /* [atomic] bits of ds_server_ask_kind; relaxed: the eventfd orders */
+    atomic_uint asks;
+    /* set by load before `loaded` (release), read by the loop after it (acquire), then [const] */
+    ds_server_model model;
+    ds_rc load_rc;
+    ds_err load_err;
+    atomic_bool loaded;
+    ds_server_hooks hooks;
+    /* [loop] */
+    bool up, draining, stopping;
+    uint64_t drain_until_us, next_sweep_us, next_store_us;
+    ds_conn *conns;
+    uint32_t n_calls;
+    uint64_t id_count;
+    ds_auth *auth;
+    ds_store *store; /* locks itself */
+    ds_metrics m;
+    ds_engine_plan plan;
+    bool has_plan;
+    ds_kit kit;
+    ds_buf access;
+    ds_buf gone; /* scratch */
+    /* [mu] the workers' queue */
+    pthread_mutex_t mu;
+    pthread_cond_t more;
+    ds_call *todo, **todo_end, *done, **done_end;
+    bool sweep_due, quit;
+    pthread_t *threads;
+    size_t n_threads;
+};
+
+/* http.c: connections and responses */
+ds_rc ds_http_listen(ds_server *s, ds_err *err);
+void ds_http_close(ds_server *s);
+void ds_http_turn(ds_server *s, bool all);          /* runs the library where something is due */
+int ds_http_timeout_ms(ds_server *s, int most);
+void ds_http_conn_event(ds_conn *c, uint32_t events);
+void ds_http_sweep(ds_server *s, uint64_t now_us);  /* clocks */
+void ds_http_kill(ds_conn *c);                      /* closes it without waiting for anything */
+void ds_http_flush_access(ds_server *s);
+/* A response; *body is taken. To be called while the request is complete or being refused, once. */
+void ds_reply(ds_exchange *x, int status, const char *type, ds_buf *body);
+void ds_reply_static(ds_exchange *x, int status, const char *type, const char *body, size_t n);
+void ds_reply_error(ds_exchange *x, const ds_api_error *e, ds_refused why);
+void ds_reply_stream(ds_exchange *x);               /* the head goes out, bytes follow with ds_stream_put */
+char *ds_stream_reserve(ds_exchange *x, size_t n);  /* NULL: the client is too slow and was given up */
+void ds_stream_put(ds_exchange *x, size_t n);       /* n bytes were written where reserve said */
+void ds_stream_end(ds_exchange *x);
+const char *ds_header(ds_exchange *x, const char *name); /* NULL: absent */
+
+/* routes.c: which request is what */
+struct ds_route {
+    const char *name;  /* for log and metrics */
+    const char *methods; /* "GET,HEAD" */
+    ds_proto proto;
+    bool open;         /* needs no key */
+    bool model;        /* needs the model */
+    void (*run)(ds_exchange *x, const char *rest, size_t rest_n); /* rest: what a path pattern's * stands for */
+};
+/* Head read: route, checks that need no body. */
+void ds_route_begin(ds_exchange *x, const ds_framing *f);
+void ds_route_run(ds_exchange *x); /* body read */
+
+/* call.c */
+void ds_call_start(ds_exchange *x, ds_call_kind kind);
+void ds_call_prepared(ds_call *c);      /* back from preparation */
+void ds_call_event(ds_call *c, const ds_event *ev);
+void ds_call_abandon(ds_call *c);       /* the client is gone */
+void ds_call_free(ds_call *c);
+
+/* prepare.c: any thread */
+void ds_call_prepare(ds_call *c, ds_kit *k);
+
+/* workers.c */
+ds_rc ds_workers_start(ds_server *s, ds_err *err);
+void ds_workers_stop(ds_server *s);
+void ds_workers_give(ds_server *s, ds_call *c);
+ds_call *ds_workers_take(ds_server *s); /* prepared ones, in order; NULL: none */
+void ds_workers_sweep(ds_server *s);    /* the store's housekeeping, by a worker */
+
+/* server.c */
+int64_t ds_server_wall(const ds_server *s);
+void ds_server_make_id(ds_server *s, char *out, size_t cap, const char *prefix);
+
+/* page.c, made by the build */
+extern const char ds_page_html[], ds_page_openapi[];
+extern const size_t ds_page_html_bytes, ds_page_openapi_bytes;
+
+#endif
