@@ -26,9 +26,11 @@ ds_cmd_fn ds_cmd_chat;
 ds_cmd_fn ds_cmd_draft;
 ds_cmd_fn ds_cmd_generate;
 ds_cmd_fn ds_cmd_inspect;
+ds_cmd_fn ds_cmd_keys;
 ds_cmd_fn ds_cmd_logits;
 ds_cmd_fn ds_cmd_parse;
 ds_cmd_fn ds_cmd_render;
+ds_cmd_fn ds_cmd_serve;
 ds_cmd_fn ds_cmd_synth;
 ds_cmd_fn ds_cmd_tokenize;
 

@@ -12,6 +12,8 @@ const ds_cmd ds_commands[] = {
     { "draft", ds_cmd_draft, "what the draft blocks propose after a prompt" },
     { "parse", ds_cmd_parse, "model output to an API response or its stream events" },
     { "render", ds_cmd_render, "an API request to the prompt and its token ids" },
+    { "serve", ds_cmd_serve, "the API over HTTP" },
+    { "keys", ds_cmd_keys, "API keys for serve" },
     { "synth", ds_cmd_synth, "a random checkpoint from a config and a seed" },
     { "tokenize", ds_cmd_tokenize, "text to token ids and back" },
     { NULL, NULL, NULL },

@@ -34,21 +34,19 @@ bool ds_cli_speculate_parse(int *out, const char *word)
     return true;
 }
 
-/* eos_token_id of generation_config.json, a number or a list; config.json's where there is none. */
-static ds_rc read_stop_ids(ds_cli_gen *g, const char *dir, ds_err *err)
+ds_rc ds_cli_stop_ids(int32_t ids[DS_CLI_STOP_IDS], size_t *n_ids, const char *dir, const ds_config *c, ds_err *err)
 {
     char path[4096], label[200], *text;
     size_t n;
     struct stat st;
     ds_json_doc *doc;
     const ds_json *eos, *v;
-    const ds_config *c = ds_model_config(g->m.model);
     ds_rc rc;
 
     snprintf(path, sizeof path, "%s/generation_config.json", dir);
     ds_file_label(label, sizeof label, path);
-    g->stop_ids[0] = (int32_t)c->eos_token_id;
-    g->n_stop_ids = 1;
+    ids[0] = (int32_t)c->eos_token_id;
+    *n_ids = 1;
     if (lstat(path, &st) != 0)
         return DS_OK;
     rc = ds_file_read(&text, &n, path, DS_CONFIG_FILE_MAX_BYTES, err);
@@ -63,23 +61,22 @@ static ds_rc read_stop_ids(ds_cli_gen *g, const char *dir, ds_err *err)
     eos = ds_json_get(ds_json_root(doc), "eos_token_id");
     if (eos && eos->type != DS_JSON_NULL) {
         v = eos->type == DS_JSON_ARRAY ? eos->child : eos;
-        g->n_stop_ids = 0;
+        *n_ids = 0;
         for (; v && rc == DS_OK; v = eos->type == DS_JSON_ARRAY ? v->next : NULL) {
             int64_t id;
             if (!ds_json_i64(v, &id) || id < 0 || id >= c->vocab_size)
                 rc = ds_fail(err, DS_E_FORMAT, "%s: eos_token_id: expected token ids below %u", label, c->vocab_size);
-            else if (g->n_stop_ids == DS_CLI_STOP_IDS)
+            else if (*n_ids == DS_CLI_STOP_IDS)
                 rc = ds_fail(err, DS_E_FORMAT, "%s: eos_token_id: more than %d ids", label, DS_CLI_STOP_IDS);
             else
-                g->stop_ids[g->n_stop_ids++] = (int32_t)id;
+                ids[(*n_ids)++] = (int32_t)id;
         }
     }
     ds_json_free(doc);
     return rc;
 }
 
-/* Memory that this process may take, by the kernel's own estimate; SIZE_MAX if it can't be read. */
-static size_t available_bytes(void)
+size_t ds_cli_available_bytes(void)
 {
     char line[128];
     uint64_t kib = UINT64_MAX / 1024;
@@ -119,7 +116,7 @@ static ds_rc open_single(ds_cli_gen *g, const ds_cli_gen_opts *o, int speculate,
         .speculate = speculate,
         .pool = g->m.pool,
     };
-    size_t bytes = 0, available = available_bytes();
+    size_t bytes = 0, available = ds_cli_available_bytes();
 
     if (o->context > c->max_position_embeddings)
         return ds_fail(err, DS_E_ARG, "--context %" PRId64 " exceeds the model's limit of %u tokens", o->context,
@@ -156,7 +153,7 @@ ds_rc ds_cli_gen_open(ds_cli_gen *g, const ds_cli_gen_opts *o, int speculate, ds
     if (rc == DS_OK)
         rc = ds_encoder_create(&g->encoder, g->tokenizer, NULL, err);
     if (rc == DS_OK)
-        rc = read_stop_ids(g, o->model, err);
+        rc = ds_cli_stop_ids(g->stop_ids, &g->n_stop_ids, o->model, ds_model_config(g->m.model), err);
     if (rc == DS_OK)
         rc = open_single(g, o, speculate, err);
     if (rc != DS_OK)

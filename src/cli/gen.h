@@ -67,6 +67,10 @@ typedef struct {
     uint32_t context; /* tokens */
 } ds_cli_gen;
 
+/* eos_token_id of the directory's generation_config.json, a number or a list; config.json's where there is none. */
+ds_rc ds_cli_stop_ids(int32_t ids[DS_CLI_STOP_IDS], size_t *n_ids, const char *dir, const ds_config *c, ds_err *err);
+/* Memory that this process may take, by the kernel's own estimate; SIZE_MAX if it can't be read. */
+size_t ds_cli_available_bytes(void);
 /* "auto", "off" or a number; false: something else. */
 bool ds_cli_speculate_parse(int *out, const char *word);
 /* Opens all of it. A context of 0 becomes the model's limit, or less where memory is short (said on standard error). On failure nothing is held. */

@@ -162,7 +162,7 @@ static ds_rc load(ds_auth *a, ds_err *err)
 {
     char *text, label[220];
     size_t n;
-    ds_auth_key **keys;
+    ds_auth_key **keys = NULL;
     ds_rc rc = ds_file_read(&text, &n, a->path, FILE_MAX_BYTES, err);
 
     if (rc != DS_OK)
@@ -217,6 +217,14 @@ void ds_auth_close(ds_auth *a)
         free_list(a->keys, a->n);
     free(a->path);
     free(a);
+}
+
+bool ds_auth_has(const ds_auth *a, const char *name)
+{
+    for (size_t i = 0; i < a->n; i++)
+        if (strcmp(a->keys[i]->name, name) == 0)
+            return true;
+    return false;
 }
 
 /* ---- use ---- */
@@ -280,7 +288,7 @@ void ds_auth_leave(ds_auth_key *k, uint64_t tokens_used, uint64_t now_us)
 ds_rc ds_server_new_key(char **key, char **line, const char *name, ds_err *err)
 {
     uint8_t raw[24], hash[32];
-    char hex[65], text[60];
+    char hex[65], text[72];
 
     *key = *line = NULL;
     if (!good_name(name, strlen(name)))

@@ -34,6 +34,8 @@ ds_rc ds_auth_open(ds_auth **out, const char *path, ds_err *err);
 ds_rc ds_auth_reload(ds_auth *a, ds_err *err); /* on failure nothing changed */
 void ds_auth_close(ds_auth *a);                /* NULL is fine */
 
+bool ds_auth_has(const ds_auth *a, const char *name); /* is there an entry of that name */
+
 /* The entry of a presented key, or NULL. O(keys). */
 ds_auth_key *ds_auth_find(ds_auth *a, const char *key, size_t n);
 

@@ -53,7 +53,7 @@ void ds_http_kill(ds_conn *c)
     }
 }
 
-char *ds_stream_reserve(ds_exchange *x, size_t n)
+char *ds_out_reserve(ds_exchange *x, size_t n)
 {
     char *to = x->gone ? NULL : ds_outq_reserve(&x->out, n, x->s->o.max_output_queue);
 
@@ -65,7 +65,7 @@ char *ds_stream_reserve(ds_exchange *x, size_t n)
     return to;
 }
 
-void ds_stream_put(ds_exchange *x, size_t n)
+void ds_out_put(ds_exchange *x, size_t n)
 {
     if (ds_outq_bytes(&x->out) == 0)
         x->take_us = ds_now_us();
@@ -73,7 +73,7 @@ void ds_stream_put(ds_exchange *x, size_t n)
     resume(x);
 }
 
-void ds_stream_end(ds_exchange *x)
+void ds_out_end(ds_exchange *x)
 {
     x->finished = true;
     resume(x);
@@ -82,13 +82,31 @@ void ds_stream_end(ds_exchange *x)
 static void stream_comment(ds_exchange *x, uint64_t now_us)
 {
     static const char comment[] = DS_SSE_COMMENT;
-    char *to = ds_stream_reserve(x, sizeof comment - 1);
+    char *to = ds_out_reserve(x, sizeof comment - 1);
 
     if (!to)
         return;
     memcpy(to, comment, sizeof comment - 1);
-    ds_stream_put(x, sizeof comment - 1);
+    ds_out_put(x, sizeof comment - 1);
     x->put_us = now_us;
+}
+
+/* Is anybody there? After the end of a client's sending, bytes to one that is gone come back as a reset within a round trip; one that only closed
+ * its sending side skips them: a comment of the stream, or before the response an interim status. */
+static void probe(ds_conn *c)
+{
+    static const char interim[] = "HTTP/1.1 100 Continue\r\n\r\n";
+    ds_exchange *x = c->x;
+
+    if (x->probed)
+        return;
+    x->probed = true;
+    if (x->replied && x->stream)
+        stream_comment(x, ds_now_us());
+    else if (c->l->tls)
+        ds_http_kill(c); /* TLS has no half-open clients */
+    else if (!x->replied && !x->http10)
+        (void)!send(c->fd, interim, sizeof interim - 1, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
 static ssize_t read_stream(void *cls, uint64_t pos, char *buf, size_t max)
@@ -107,6 +125,10 @@ static ssize_t read_stream(void *cls, uint64_t pos, char *buf, size_t max)
     }
     if (x->finished)
         return MHD_CONTENT_READER_END_OF_STREAM;
+    if (x->c->half_closed && !x->probed) {
+        probe(x->c);
+        return x->gone ? MHD_CONTENT_READER_END_WITH_ERROR : (ssize_t)ds_outq_take(&x->out, buf, max);
+    }
     MHD_suspend_connection(x->c->mhd);
     x->suspended = true;
     return 0;
@@ -410,6 +432,8 @@ static enum MHD_Result on_request(void *cls, struct MHD_Connection *m, const cha
         return queue_reply(x);
     MHD_suspend_connection(x->c->mhd);
     x->suspended = true;
+    if (x->c->half_closed)
+        probe(x->c);
     return MHD_YES;
 }
 
@@ -532,21 +556,6 @@ static void on_connection(void *cls, struct MHD_Connection *m, void **context, e
     free(c);
 }
 
-/* Is anybody there? After the end of a client's sending, bytes to one that is gone come back as a reset within a round trip; one that only closed
- * its sending side skips them: a comment of the stream, or before the response an interim status. */
-static void probe(ds_conn *c)
-{
-    static const char interim[] = "HTTP/1.1 100 Continue\r\n\r\n";
-    ds_exchange *x = c->x;
-
-    if (x->replied && x->stream)
-        stream_comment(x, ds_now_us());
-    else if (c->l->tls)
-        ds_http_kill(c); /* TLS has no half-open clients */
-    else if (!x->replied && !x->http10)
-        (void)!send(c->fd, interim, sizeof interim - 1, MSG_NOSIGNAL | MSG_DONTWAIT);
-}
-
 static void client_gone(ds_conn *c)
 {
     ds_exchange *x = c->x;
@@ -576,6 +585,12 @@ void ds_http_conn_event(ds_conn *c, uint32_t events)
     }
 }
 
+/* `then` may be later than the time that the sweep began with. */
+static bool past(uint64_t now_us, uint64_t then_us, uint64_t limit_ms)
+{
+    return now_us > then_us && now_us - then_us > limit_ms * 1000;
+}
+
 static void sweep_conn(ds_server *s, ds_conn *c, uint64_t now)
 {
     ds_exchange *x = c->x;
@@ -584,20 +599,20 @@ static void sweep_conn(ds_server *s, ds_conn *c, uint64_t now)
         return;
     if (!x || !x->started) {
         uint64_t limit = c->in_head || c->fresh || x ? s->o.header_ms : s->o.idle_ms;
-        if (now - c->since_us > limit * 1000 || (!x && !c->in_head && s->draining))
+        if (past(now, c->since_us, limit) || (!x && !c->in_head && s->draining))
             ds_http_kill(c);
     } else if (!x->complete) {
-        if (now - x->upload_us > s->o.body_ms * 1000)
+        if (past(now, x->upload_us, s->o.body_ms))
             ds_http_kill(c);
     } else if (x->replied && x->stream) {
-        if (ds_outq_bytes(&x->out) && now - x->take_us > s->o.stall_ms * 1000) {
+        if (ds_outq_bytes(&x->out) && past(now, x->take_us, s->o.stall_ms)) {
             s->m.stalled++;
             x->why = "client stalled";
             ds_http_kill(c);
-        } else if (!x->finished && now - x->put_us > s->o.keepalive_ms * 1000) {
+        } else if (!x->finished && past(now, x->put_us, s->o.keepalive_ms)) {
             stream_comment(x, now);
         }
-    } else if (x->replied && x->reply.len && now - x->take_us > s->o.stall_ms * 1000) {
+    } else if (x->replied && x->reply.len && past(now, x->take_us, s->o.stall_ms)) {
         s->m.stalled++;
         x->why = "client stalled";
         ds_http_kill(c);

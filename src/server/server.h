@@ -75,7 +75,6 @@ typedef struct {
     int32_t stop_ids[DS_SERVER_STOP_IDS];
     size_t n_stop_ids;
     uint32_t max_context;     /* tokens */
-    int32_t bos_id;           /* in front of raw completion prompts; -1: none */
     const char *fingerprint;  /* system_fingerprint; NULL: none. Borrowed */
 } ds_server_model;
 

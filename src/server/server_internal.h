@@ -67,7 +67,7 @@ struct ds_exchange {
     ds_buf body;
     uint64_t discarded;   /* bytes of a body that nobody wants */
     /* progress */
-    bool started, complete, suspended, refused, gone;
+    bool started, complete, suspended, refused, gone, probed;
     uint64_t start_us, body_us, upload_us;
     /* the response */
     bool have_reply, replied, stream, finished;
@@ -197,10 +197,10 @@ void ds_http_flush_access(ds_server *s);
 void ds_reply(ds_exchange *x, int status, const char *type, ds_buf *body);
 void ds_reply_static(ds_exchange *x, int status, const char *type, const char *body, size_t n);
 void ds_reply_error(ds_exchange *x, const ds_api_error *e, ds_refused why);
-void ds_reply_stream(ds_exchange *x);               /* the head goes out, bytes follow with ds_stream_put */
-char *ds_stream_reserve(ds_exchange *x, size_t n);  /* NULL: the client is too slow and was given up */
-void ds_stream_put(ds_exchange *x, size_t n);       /* n bytes were written where reserve said */
-void ds_stream_end(ds_exchange *x);
+void ds_reply_stream(ds_exchange *x);               /* the head goes out, bytes follow with ds_out_put */
+char *ds_out_reserve(ds_exchange *x, size_t n);  /* NULL: the client is too slow and was given up */
+void ds_out_put(ds_exchange *x, size_t n);       /* n bytes were written where reserve said */
+void ds_out_end(ds_exchange *x);
 const char *ds_header(ds_exchange *x, const char *name); /* NULL: absent */
 
 /* routes.c: which request is what */

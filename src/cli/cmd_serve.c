@@ -1,0 +1,419 @@
+/* deepserve serve: the API over HTTP. */
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <fcntl.h>
+
+#include "cli/gen.h"
+#include "cli/replay.h"
+#include "server/server.h"
+
+typedef struct {
+    const char *model, *host, *unix_path, *admin, *tls_cert, *tls_key, *cors, *keys, *prefix, *responses_db, *access_log, *speculate, *replay;
+    ds_opt_list names, set;
+    int mode, act, kernels, encoding, log_level;
+    bool no_tcp, strict_model, metrics_auth, prefix_cache, quiet;
+    int64_t port, threads, context, max_running, max_requests, step_tokens, prefills, connections, workers, step_us;
+    uint64_t memory, max_head, max_body, max_output_queue, responses_bytes;
+    uint64_t header_ms, body_ms, stall_ms, keepalive_ms, idle_ms, drain_ms, request_ms, responses_ttl_ms, target_tbt_ms;
+} options;
+
+#define O(field) .offset = offsetof(options, field)
+/* clang-format off */
+static const ds_opt table[] = {
+    { .name = "model", .type = DS_OPT_STR, O(model), .arg = "DIR", .required = true, .help = "model directory" },
+    { .name = "host", .type = DS_OPT_STR, O(host), .def = "127.0.0.1", .arg = "ADDRESS", .help = "address to listen on; another one than this machine's own needs --api-keys" },
+    { .name = "port", .type = DS_OPT_INT, O(port), .def = "8000", .arg = "N", .min = 0, .max = 65535, .help = "0 takes any free one" },
+    { .name = "unix-socket", .type = DS_OPT_STR, O(unix_path), .arg = "PATH", .help = "listen on a Unix-domain socket too" },
+    { .name = "no-tcp", .type = DS_OPT_FLAG, O(no_tcp), .help = "listen on the Unix-domain socket only" },
+    { .name = "admin-socket", .type = DS_OPT_STR, O(admin), .arg = "PATH", .help = "Unix-domain socket of the admin endpoints /status, /drain and /reload" },
+    { .name = "tls-cert", .type = DS_OPT_STR, O(tls_cert), .arg = "F.pem", .help = "certificate chain; serves HTTPS" },
+    { .name = "tls-key", .type = DS_OPT_STR, O(tls_key), .arg = "F.pem", .help = "its private key" },
+    { .name = "cors-origin", .type = DS_OPT_STR, O(cors), .arg = "ORIGIN", .help = "let pages of this origin call the API; * for all" },
+    { .name = "api-keys", .type = DS_OPT_STR, O(keys), .arg = "FILE", .help = "keys file; requests need a key then (deepserve keys adds one)" },
+    { .name = "served-model-name", .type = DS_OPT_LIST, O(names), .arg = "NAME", .help = "what /v1/models lists; may be repeated (default: the directory's name)" },
+    { .name = "strict-model", .type = DS_OPT_FLAG, O(strict_model), .help = "requests for other model names are a 404" },
+    { .name = "encoding", .type = DS_OPT_ENUM, O(encoding), .def = "v4.1", .arg = "NAME", .choices = "v4.1|v4", .help = "dialect of the model's prompts" },
+    { .name = "set", .type = DS_OPT_LIST, O(set), .arg = "NAME=VALUE", .help = "a switch of the recipe; `--set help` lists them" },
+
+    { .name = "context", .type = DS_OPT_INT, O(context), .def = "0", .arg = "TOKENS", .min = 0, .max = INT32_MAX, .help = "prompt and answer at most; 0 = the model's limit, or what fits" },
+    { .name = "max-running", .type = DS_OPT_INT, O(max_running), .def = "16", .arg = "N", .min = 1, .max = 4096, .help = "answers computed at a time" },
+    { .name = "max-requests", .type = DS_OPT_INT, O(max_requests), .def = "256", .arg = "N", .min = 1, .max = 1 << 20, .help = "requests accepted and not ended, waiting ones too; more get a 429" },
+    { .name = "memory", .type = DS_OPT_BYTES, O(memory), .def = "0", .arg = "BYTES", .min = 0, .max = INFINITY, .help = "for caches and buffers; 0 = up to 70% of what is free" },
+    { .name = "step-tokens", .type = DS_OPT_INT, O(step_tokens), .def = "512", .arg = "TOKENS", .min = 1, .max = 1 << 18, .help = "rows of an engine step at most" },
+    { .name = "prefills", .type = DS_OPT_INT, O(prefills), .def = "4", .arg = "N", .min = 1, .max = 4096, .help = "prompts in progress at a time" },
+    { .name = "target-tbt", .type = DS_OPT_MS, O(target_tbt_ms), .def = "0ms", .arg = "TIME", .min = 0, .max = INFINITY, .help = "wanted time between tokens; prompts get what decoding leaves of it; 0 = no target" },
+    { .name = "prefix-cache", .type = DS_OPT_FLAG, O(prefix_cache), .def = "true", .help = "share what prompts have in common" },
+    { .name = "speculate", .type = DS_OPT_STR, O(speculate), .def = "auto", .arg = "auto|off|N", .help = "draft tokens verified a step; never changes the text" },
+    { .name = "mode", .type = DS_OPT_ENUM, O(mode), .def = "ced", .arg = "NAME", .choices = "exact|ced", .help = "all layers on the whole prompt, or the decoder on its end only" },
+    { .name = "act", .type = DS_OPT_ENUM, O(act), .def = "f32", .arg = "NAME", .choices = "f32|bf16", .help = "activations" },
+    { .name = "kernels", .type = DS_OPT_ENUM, O(kernels), .def = "best", .arg = "NAME", .choices = "best|" DS_CLI_KERNELS, .help = "instruction set" },
+    { .name = "threads", .type = DS_OPT_INT, O(threads), .arg = "N", .min = 1, .max = 1024, .help = "threads of the model (default: one for each CPU)" },
+
+    { .name = "max-head", .type = DS_OPT_BYTES, O(max_head), .def = "32KiB", .arg = "BYTES", .min = 1024, .max = 1 << 20, .help = "request line and headers" },
+    { .name = "header-timeout", .type = DS_OPT_MS, O(header_ms), .def = "10s", .arg = "TIME", .min = 1, .max = 3600000, .help = "for the whole head" },
+    { .name = "max-body", .type = DS_OPT_BYTES, O(max_body), .def = "48MiB", .arg = "BYTES", .min = 1, .max = 1u << 31, .help = "larger bodies are a 413" },
+    { .name = "body-timeout", .type = DS_OPT_MS, O(body_ms), .def = "30s", .arg = "TIME", .min = 1, .max = 3600000, .help = "without progress of the body" },
+    { .name = "max-output-queue", .type = DS_OPT_BYTES, O(max_output_queue), .def = "1MiB", .arg = "BYTES", .min = 4096, .max = 1u << 30, .help = "waiting for one client; a slower reader is disconnected" },
+    { .name = "client-stall-timeout", .type = DS_OPT_MS, O(stall_ms), .def = "10s", .arg = "TIME", .min = 1, .max = 3600000, .help = "a client that doesn't read for so long is disconnected" },
+    { .name = "keepalive-interval", .type = DS_OPT_MS, O(keepalive_ms), .def = "10s", .arg = "TIME", .min = 1, .max = 3600000, .help = "comments in a stream that has nothing to say" },
+    { .name = "idle-timeout", .type = DS_OPT_MS, O(idle_ms), .def = "75s", .arg = "TIME", .min = 1000, .max = 86400000, .help = "of a connection between requests" },
+    { .name = "drain-timeout", .type = DS_OPT_MS, O(drain_ms), .def = "60s", .arg = "TIME", .min = 1, .max = 86400000, .help = "for running requests after SIGTERM" },
+    { .name = "request-timeout", .type = DS_OPT_MS, O(request_ms), .def = "0s", .arg = "TIME", .min = 0, .max = 86400000, .help = "a request ends after that long; 0 = never" },
+    { .name = "max-connections", .type = DS_OPT_INT, O(connections), .def = "4096", .arg = "N", .min = 1, .max = 1000000, .help = "more are closed at once" },
+    { .name = "workers", .type = DS_OPT_INT, O(workers), .def = "1", .arg = "N", .min = 1, .max = 64, .help = "threads that prepare large requests" },
+
+    { .name = "responses-db", .type = DS_OPT_STR, O(responses_db), .arg = "FILE", .help = "stored responses (default: in memory)" },
+    { .name = "responses-ttl", .type = DS_OPT_MS, O(responses_ttl_ms), .def = "720h", .arg = "TIME", .min = 1000, .max = INFINITY, .help = "how long they are kept" },
+    { .name = "responses-bytes", .type = DS_OPT_BYTES, O(responses_bytes), .def = "256MiB", .arg = "BYTES", .min = 1 << 16, .max = INFINITY, .help = "all of them; the oldest go" },
+    { .name = "metrics-auth", .type = DS_OPT_FLAG, O(metrics_auth), .help = "/metrics needs a key" },
+    { .name = "metrics-prefix", .type = DS_OPT_STR, O(prefix), .def = "deepserve_", .arg = "TEXT", .help = "in front of metric names; vllm: for dashboards made for vLLM" },
+    { .name = "access-log", .type = DS_OPT_STR, O(access_log), .arg = "FILE", .help = "JSON lines, one a request (default: standard error)" },
+    { .name = "quiet", .type = DS_OPT_FLAG, O(quiet), .help = "no access log" },
+    { .name = "log-level", .type = DS_OPT_ENUM, O(log_level), .def = "info", .arg = "NAME", .choices = "error|warn|info|debug", .help = "what goes to standard error" },
+    { .name = "replay-file", .type = DS_OPT_STR, O(replay), .arg = "F.jsonl", .help = "answers recorded outputs instead of computing, for protocol tests; of the model only tokenizer and config are read" },
+    { .name = "replay-step", .type = DS_OPT_INT, O(step_us), .def = "0", .arg = "MICROSECONDS", .min = 0, .max = 60000000, .help = "time of a step then" },
+    { 0 },
+};
+/* clang-format on */
+
+static const ds_opt_cmd command = {
+    .command = "deepserve serve",
+    .summary = "Serves Chat Completions, Responses, Messages and legacy Completions over HTTP until SIGTERM, which lets running requests end; a second one doesn't.\n"
+               "SIGHUP reads the keys file again. The line \"listening on http://HOST:PORT\" on standard output says that it is ready.",
+    .usage = "--model DIR [--port P] [options]",
+    .example = "deepserve serve --model models/demo --port 8000",
+    .opts = table,
+};
+
+typedef struct {
+    const options *o;
+    int speculate;
+    ds_cli_model m;
+    ds_tokenizer *tokenizer;
+    ds_replay *replay;
+    ds_engine *engine;
+    ds_server *server;
+    int32_t stop_id; /* ends a replayed answer */
+} service;
+
+/* ---- callbacks of the engine and the server ---- */
+
+static const char *token_bytes(void *ctx, int32_t id, size_t *n)
+{
+    return ds_tokenizer_bytes(((service *)ctx)->tokenizer, (uint32_t)id, n);
+}
+
+static void wake(void *ctx)
+{
+    ds_server_wake(((service *)ctx)->server);
+}
+
+static void *choose_answer(void *ctx, const char *body, size_t n)
+{
+    return (void *)ds_replay_choose(((service *)ctx)->replay, body, n);
+}
+
+static int32_t replayed_token(void *ctx, void *user, uint32_t sample, uint32_t index)
+{
+    const ds_ids *answer = ds_server_tag(user);
+
+    (void)sample;
+    return answer && index < answer->n ? (int32_t)answer->p[index] : ((service *)ctx)->stop_id;
+}
+
+static void ready(void *ctx)
+{
+    printf("listening on %s\n", ds_server_url(((service *)ctx)->server));
+    fflush(stdout);
+}
+
+/* ---- the model ---- */
+
+/* Without a wish: the engine's own number of blocks where that fits, else all of the memory that may be taken, else a smaller context. */
+static ds_rc fit_memory(ds_engine_opts *eo, const ds_model *m, const options *o, ds_err *err)
+{
+    ds_engine_plan plan;
+    uint64_t most = ds_cli_available_bytes() / 10 * 7;
+    uint32_t low = 1, high;
+    ds_rc rc;
+
+    eo->memory_bytes = o->memory;
+    if (o->memory)
+        return DS_OK;
+    rc = ds_engine_plan_get(&plan, m, eo, err);
+    if (rc != DS_OK || plan.total <= most)
+        return rc;
+    eo->memory_bytes = most;
+    rc = ds_engine_plan_get(&plan, m, eo, err);
+    if (rc != DS_E_NOMEM || o->context)
+        return rc;
+    for (high = ds_model_config(m)->max_position_embeddings; low < high;) {
+        eo->max_context = low + (high - low + 1) / 2;
+        if (ds_engine_plan_get(&plan, m, eo, err) == DS_OK)
+            low = eo->max_context;
+        else
+            high = eo->max_context - 1;
+    }
+    eo->max_context = low;
+    if (low >= 2)
+        fprintf(stderr, "context: %u tokens, what fits into memory (the model's limit is %u)\n", low, ds_model_config(m)->max_position_embeddings);
+    return ds_engine_plan_get(&plan, m, eo, err);
+}
+
+static ds_rc open_engine(service *s, ds_engine_opts *eo, ds_config *config, ds_err *err)
+{
+    static const char *const kernel_names[] = { NULL, "ref", "avx2", "avx512", "amx" };
+    const options *o = s->o;
+    char path[4096];
+    ds_rc rc;
+
+    if (o->replay) {
+        if ((size_t)snprintf(path, sizeof path, "%s/config.json", o->model) >= sizeof path)
+            return ds_fail(err, DS_E_ARG, "--model: the path is too long");
+        rc = ds_config_load(config, path, err);
+        if (rc == DS_OK)
+            rc = ds_replay_open(&s->replay, o->replay, s->tokenizer, err);
+        if (rc != DS_OK)
+            return rc;
+        s->stop_id = (int32_t)config->eos_token_id;
+        if (!eo->max_context)
+            eo->max_context = config->max_position_embeddings;
+        if (!eo->kv_blocks)
+            eo->kv_blocks = 16384; /* no block holds anything */
+        if (eo->kv_blocks < eo->max_context / 128 + 2)
+            eo->kv_blocks = eo->max_context / 128 + 2;
+        return ds_engine_create_stub(&s->engine,
+                                     &(ds_engine_stub){ .vocab = ds_tokenizer_size(s->tokenizer), .token = replayed_token, .ctx = s, .step_ns = (uint64_t)o->step_us * 1000 }, eo,
+                                     err);
+    }
+    rc = ds_cli_model_open(&s->m, o->model, kernel_names[o->kernels], (uint32_t)o->threads, err);
+    if (rc != DS_OK)
+        return rc;
+    *config = *ds_model_config(s->m.model);
+    if (ds_tokenizer_size(s->tokenizer) != config->vocab_size)
+        return ds_fail(err, DS_E_FORMAT, "tokenizer.json has %u ids, config.json vocab_size is %u", ds_tokenizer_size(s->tokenizer), config->vocab_size);
+    if (o->context > config->max_position_embeddings)
+        return ds_fail(err, DS_E_ARG, "--context %" PRId64 " exceeds the model's limit of %u tokens", o->context, config->max_position_embeddings);
+    rc = fit_memory(eo, s->m.model, o, err);
+    return rc == DS_OK ? ds_engine_create(&s->engine, s->m.model, s->m.pool, eo, err) : rc;
+}
+
+static ds_rc load(void *ctx, ds_server_model *out, ds_err *err)
+{
+    service *s = ctx;
+    const options *o = s->o;
+    ds_engine_plan plan;
+    ds_config config;
+    char path[4096];
+    ds_engine_opts eo = {
+        .mode = o->mode == 0 ? DS_ENGINE_EXACT : DS_ENGINE_CED,
+        .no_prefix_cache = !o->prefix_cache,
+        .bf16 = o->act == 1,
+        .max_context = (uint32_t)o->context,
+        .max_running = (uint32_t)o->max_running,
+        .max_requests = (uint32_t)o->max_requests,
+        .max_samples = 32,
+        .step_tokens = (uint32_t)o->step_tokens,
+        .prefills = (uint32_t)o->prefills,
+        .target_tbt_us = (uint32_t)(o->target_tbt_ms * 1000),
+        .drafts = s->speculate,
+        .model_revision = o->model,
+        .tokenizer_id = "tokenizer.json",
+        .template_id = o->encoding == 1 ? "v4" : "v4.1",
+        .token_bytes = token_bytes,
+        .wake = wake,
+        .ctx = s,
+    };
+    ds_rc rc;
+
+    if ((size_t)snprintf(path, sizeof path, "%s/tokenizer.json", o->model) >= sizeof path)
+        return ds_fail(err, DS_E_ARG, "--model: the path is too long");
+    rc = ds_tokenizer_open(&s->tokenizer, path, err);
+    if (rc == DS_OK)
+        rc = open_engine(s, &eo, &config, err);
+    if (rc == DS_OK)
+        rc = ds_cli_stop_ids(out->stop_ids, &out->n_stop_ids, o->model, &config, err);
+    if (rc == DS_OK)
+        rc = ds_engine_start(s->engine, err);
+    if (rc != DS_OK)
+        return rc;
+    ds_engine_plan_of(s->engine, &plan);
+    out->engine = s->engine;
+    out->tokenizer = s->tokenizer;
+    out->max_context = plan.max_context ? plan.max_context : eo.max_context;
+    out->fingerprint = "deepserve-" DS_VERSION;
+    fprintf(stderr, "memory: %.1f MiB in caches and buffers, KV for %" PRIu64 " tokens, context of %u, %u at a time\n", (double)plan.total / 0x1p20, plan.kv_tokens,
+            out->max_context, plan.max_running);
+    return DS_OK;
+}
+
+static void close_service(service *s)
+{
+    ds_engine_destroy(s->engine);
+    ds_server_destroy(s->server);
+    ds_replay_close(s->replay);
+    ds_tokenizer_destroy(s->tokenizer);
+    ds_cli_model_close(&s->m);
+}
+
+/* ---- signals ---- */
+
+static ds_server *signaled;
+static volatile sig_atomic_t terms;
+
+static void on_signal(int sig)
+{
+    if (sig == SIGHUP)
+        ds_server_ask(signaled, DS_SERVER_RELOAD);
+    else
+        ds_server_ask(signaled, terms++ == 0 ? DS_SERVER_DRAIN : DS_SERVER_STOP);
+}
+
+static void catch_signals(ds_server *s)
+{
+    struct sigaction a = { .sa_handler = on_signal, .sa_flags = SA_RESTART };
+
+    signaled = s;
+    sigaction(SIGINT, &a, NULL);
+    sigaction(SIGTERM, &a, NULL);
+    sigaction(SIGHUP, &a, NULL);
+    signal(SIGPIPE, SIG_IGN);
+}
+
+/* ---- the command ---- */
+
+static const char *directory_name(char *out, size_t cap, const char *dir)
+{
+    size_t n = strlen(dir);
+
+    while (n > 1 && dir[n - 1] == '/')
+        n--;
+    size_t at = n;
+    while (at > 0 && dir[at - 1] != '/')
+        at--;
+    snprintf(out, cap, "%.*s", (int)(n - at), dir + at);
+    return *out && strcmp(out, ".") != 0 && strcmp(out, "..") != 0 && strcmp(out, "/") != 0 ? out : "deepseek";
+}
+
+static bool is_loopback(const char *host)
+{
+    return strncmp(host, "127.", 4) == 0 || strcmp(host, "::1") == 0 || strcmp(host, "localhost") == 0;
+}
+
+static ds_rc run(service *s, const ds_server_opts *so, ds_err *err)
+{
+    ds_server_hooks hooks = { .load = load, .ready = ready, .ctx = s };
+    ds_rc rc = ds_server_create(&s->server, so, err);
+
+    if (rc != DS_OK)
+        return rc;
+    catch_signals(s->server);
+    return ds_server_run(s->server, &hooks, err);
+}
+
+static void raise_file_limit(void)
+{
+    struct rlimit l;
+
+    if (getrlimit(RLIMIT_NOFILE, &l) == 0 && l.rlim_cur < l.rlim_max) {
+        l.rlim_cur = l.rlim_max;
+        setrlimit(RLIMIT_NOFILE, &l);
+    }
+}
+
+int ds_cmd_serve(int argc, char **argv)
+{
+    options o = { 0 };
+    service s = { .o = &o };
+    ds_recipe_opts recipe;
+    ds_log log;
+    char name[256];
+    const char *names[1];
+    ds_err err = { 0 };
+    int status = ds_cli_parse(&command, &o, argc, argv, NULL), access_fd = STDERR_FILENO;
+    ds_rc rc;
+
+    if (status != -1)
+        return status;
+    ds_recipe_opts_init(&recipe);
+    recipe.encoding = o.encoding == 1 ? DS_ENC_V4 : DS_ENC_V41;
+    recipe.lenient_history = true;
+    recipe.no_constraints = true;
+    for (size_t i = 0; i < o.set.n; i++) {
+        if (strcmp(o.set.v[i], "help") == 0) {
+            for (size_t k = 0; ds_recipe_opts_help(k); k++)
+                puts(ds_recipe_opts_help(k));
+            return 0;
+        }
+        if (ds_recipe_opts_set(&recipe, o.set.v[i], &err) != DS_OK)
+            return ds_cli_wrong("serve", "--set %s", err.msg);
+    }
+    if (!ds_cli_speculate_parse(&s.speculate, o.speculate))
+        return ds_cli_wrong("serve", "--speculate: expected auto, off or a number up to 64");
+    if (!o.tls_cert != !o.tls_key)
+        return ds_cli_wrong("serve", "--tls-cert and --tls-key belong together");
+    if (o.no_tcp && !o.unix_path)
+        return ds_cli_wrong("serve", "--no-tcp needs --unix-socket");
+    if (!is_loopback(o.host) && !o.keys)
+        fprintf(stderr, "warning: %s is open to everyone who can reach it; --api-keys asks for a key\n", o.host);
+    names[0] = directory_name(name, sizeof name, o.model);
+    log = (ds_log){ .level = (ds_log_level)o.log_level, .fd = STDERR_FILENO };
+    if (o.access_log && !o.quiet) {
+        char q[220];
+        access_fd = open(o.access_log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0640);
+        if (access_fd < 0) {
+            ds_fail(&err, DS_E_IO, "--access-log %s: %s", ds_quote(q, sizeof q, o.access_log, strlen(o.access_log)), strerror(errno));
+            return ds_cli_fail("serve", &err);
+        }
+    }
+    raise_file_limit();
+    ds_server_opts so = {
+        .host = o.host,
+        .port = (uint16_t)o.port,
+        .no_tcp = o.no_tcp,
+        .unix_path = o.unix_path,
+        .admin_path = o.admin,
+        .tls_cert = o.tls_cert,
+        .tls_key = o.tls_key,
+        .cors_origin = o.cors,
+        .max_head = o.max_head,
+        .max_body = o.max_body,
+        .max_output_queue = o.max_output_queue,
+        .max_connections = (uint32_t)o.connections,
+        .workers = (uint32_t)o.workers,
+        .header_ms = o.header_ms,
+        .body_ms = o.body_ms,
+        .stall_ms = o.stall_ms,
+        .keepalive_ms = o.keepalive_ms,
+        .idle_ms = o.idle_ms,
+        .drain_ms = o.drain_ms,
+        .request_ms = o.request_ms,
+        .keys_file = o.keys,
+        .metrics_auth = o.metrics_auth,
+        .metrics_prefix = o.prefix,
+        .names = o.names.n ? o.names.v : names,
+        .n_names = o.names.n ? o.names.n : 1,
+        .strict_model = o.strict_model,
+        .recipe = &recipe,
+        .responses_db = o.responses_db,
+        .responses_ttl_ms = o.responses_ttl_ms,
+        .responses_bytes = o.responses_bytes,
+        .log = &log,
+        .access_fd = o.quiet ? -1 : access_fd,
+        .tag = o.replay ? choose_answer : NULL,
+        .ctx = &s,
+    };
+    rc = run(&s, &so, &err);
+    close_service(&s);
+    if (access_fd != STDERR_FILENO)
+        close(access_fd);
+    return rc == DS_OK ? 0 : ds_cli_fail("serve", &err);
+}

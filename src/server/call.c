@@ -1,0 +1,536 @@
+/* A call's life in the loop: from a complete body to the engine's last event.
+ *
+ *   start -> (worker) -> prepared -> begun: its prompts are with the engine -> events … -> every choice finished: the response is complete
+ * A client that leaves makes it an orphan: x is NULL, the engine was told, and the call lives until the engine's last event for it was polled. */
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <openssl/rand.h>
+
+#include "base/clock.h"
+#include "recipe/seal.h"
+#include "server/server_internal.h"
+
+#define JSON "application/json"
+
+void *ds_server_tag(void *user)
+{
+    return ((ds_call *)user)->tag;
+}
+
+void ds_call_free(ds_call *c)
+{
+    ds_server *s = c->s;
+
+    if (c->x)
+        c->x->call = NULL;
+    ds_stream_destroy(c->stream);
+    ds_request_destroy(c->req);
+    for (uint32_t i = 0; i < c->n_prompts && c->prompts; i++)
+        ds_ids_free(&c->prompts[i].ids);
+    free(c->prompts);
+    free(c->choices);
+    ds_buf_free(&c->body);
+    s->n_calls--;
+    free(c);
+}
+
+/* The key's account is settled when the answer is over or the client is gone. */
+static void leave_key(ds_call *c, ds_exchange *x)
+{
+    if (x->key)
+        ds_auth_leave(x->key, c->n_prompt_tokens + c->n_output, ds_now_us());
+    x->key = NULL;
+}
+
+/* Parts from the client's exchange; the call lives on while the engine has something of it. */
+static void detach(ds_call *c)
+{
+    ds_exchange *x = c->x;
+
+    if (!x)
+        return;
+    x->prompt_tokens = c->n_prompt_tokens;
+    x->cached_tokens = c->n_cached;
+    x->output_tokens = c->n_output;
+    x->first_us = c->first_us;
+    leave_key(c, x);
+    x->call = NULL;
+    c->x = NULL;
+}
+
+static void cancel(ds_call *c)
+{
+    for (uint32_t i = 0; i < c->n_prompts; i++)
+        if (c->prompts[i].live)
+            ds_engine_cancel(c->s->model.engine, c->prompts[i].engine_id);
+}
+
+void ds_call_abandon(ds_call *c)
+{
+    detach(c);
+    if (c->preparing) /* freed when it comes back */
+        return;
+    if (c->live)
+        cancel(c);
+    else
+        ds_call_free(c);
+}
+
+/* ---- failures ---- */
+
+static ds_refused refused_by(const ds_api_error *e)
+{
+    switch (e->status) {
+    case 404:
+        return DS_REFUSED_NOT_FOUND;
+    case 429:
+    case 529:
+        return DS_REFUSED_QUEUE_FULL;
+    case 503:
+        return DS_REFUSED_UNAVAILABLE;
+    default:
+        return e->status >= 500 ? DS_REFUSED_INTERNAL : DS_REFUSED_INVALID;
+    }
+}
+
+/* The call is refused or failed as a whole: an error response, or where the stream has begun its error event. */
+static void fail(ds_call *c, const ds_api_error *e)
+{
+    ds_exchange *x = c->x;
+    ds_err err;
+
+    c->failed = true;
+    if (x && (x->replied || x->stream)) {
+        ds_stream_fail(c->stream, e, &err);
+        x->why = e->code;
+        x = c->x; /* the client may have been given up meanwhile */
+        if (x)
+            ds_out_end(x);
+    } else if (x) {
+        ds_reply_error(x, e, refused_by(e));
+    }
+    ds_call_abandon(c);
+}
+
+static void fail_with(ds_call *c, int status, const char *code, const char *message)
+{
+    ds_api_error e;
+    ds_api_fail(&e, status, NULL, code, NULL, "%s", message);
+    fail(c, &e);
+}
+
+/* ---- results without the engine ---- */
+
+static void reply_count(ds_call *c)
+{
+    ds_buf b = { 0 };
+
+    if (c->kind == DS_CALL_COUNT) {
+        ds_buf_printf(&b, c->proto == DS_PROTO_RESPONSES ? "{\"object\":\"response.input_tokens\",\"input_tokens\":%" PRIu64 "}" : "{\"input_tokens\":%" PRIu64 "}",
+                      c->n_prompt_tokens);
+    } else {
+        ds_buf_printf(&b, "{\"count\":%" PRIu64 ",\"max_model_len\":%u,\"tokens\":[", c->n_prompt_tokens, c->s->model.max_context);
+        for (size_t i = 0; i < c->prompts[0].ids.n; i++)
+            ds_buf_printf(&b, i ? ",%u" : "%u", c->prompts[0].ids.p[i]);
+        ds_buf_puts(&b, "]}");
+    }
+    ds_reply(c->x, 200, JSON, &b);
+    ds_call_abandon(c);
+}
+
+/* ---- to the engine ---- */
+
+static double given(double v, double def)
+{
+    return isnan(v) ? def : v;
+}
+
+static ds_rc add_prompt(ds_call *c, uint32_t i, const ds_engine_bias *bias, ds_err *err)
+{
+    const ds_sampling *p = &c->info->sampling;
+    const ds_server_model *m = &c->s->model;
+    ds_engine_request q = {
+        .prompt = (const int32_t *)c->prompts[i].ids.p,
+        .n_prompt = (uint32_t)c->prompts[i].ids.n,
+        .max_tokens = c->prompts[i].max_tokens,
+        .n = c->n_samples,
+        .sampling = { .temperature = given(p->temperature, 1),
+                      .top_p = given(p->top_p, 1),
+                      .min_p = given(p->min_p, 0),
+                      .top_k = p->top_k > 0 ? (uint32_t)p->top_k : 0,
+                      .repetition_penalty = given(p->repetition_penalty, 1),
+                      .presence_penalty = given(p->presence_penalty, 0),
+                      .frequency_penalty = given(p->frequency_penalty, 0),
+                      .seed = c->seed + (uint64_t)i * c->n_samples },
+        .bias = bias,
+        .n_bias = p->n_logit_bias,
+        .stop_ids = m->stop_ids,
+        .n_stop_ids = p->ignore_eos ? 0 : m->n_stop_ids,
+        .logprobs = p->logprobs || c->info->include_logprobs,
+        .n_top = p->top_logprobs,
+        .deadline_us = c->s->o.request_ms * 1000,
+        .cache_domain = c->keyed ? c->tenant : NULL,
+        .user = c,
+    };
+    ds_rc rc = ds_engine_add(m->engine, &q, &c->prompts[i].engine_id, err);
+
+    if (rc == DS_OK) {
+        c->prompts[i].live = true;
+        c->live++;
+    }
+    return rc;
+}
+
+static void refuse_add(ds_call *c, ds_rc rc, const ds_err *err)
+{
+    if (rc == DS_E_AGAIN) {
+        c->x->retry_s = 1;
+        fail_with(c, c->proto == DS_PROTO_MESSAGES ? 529 : 429, c->proto == DS_PROTO_MESSAGES ? NULL : "rate_limit_exceeded", "the queue is full; try again in 1s");
+    } else if (rc == DS_E_ARG) {
+        fail_with(c, 400, NULL, err->msg);
+    } else {
+        ds_logf(c->s->o.log, DS_LOG_ERROR, "engine id=%s message=\"%s\"", c->id, err->msg);
+        c->x->retry_s = 1;
+        fail_with(c, 503, NULL, "the server is out of memory");
+    }
+}
+
+static void begin(ds_call *c)
+{
+    ds_server *s = c->s;
+    const ds_sampling *p = &c->info->sampling;
+    ds_engine_bias *bias = p->n_logit_bias ? calloc(p->n_logit_bias, sizeof *bias) : NULL;
+    ds_err err = { 0 };
+    ds_rc rc = p->n_logit_bias && !bias ? ds_fail(&err, DS_E_NOMEM, "logit_bias") : DS_OK;
+
+    for (uint32_t i = 0; i < p->n_logit_bias && bias; i++)
+        bias[i] = (ds_engine_bias){ p->logit_bias[i].token, p->logit_bias[i].bias };
+    if (p->has_seed)
+        c->seed = (uint64_t)p->seed;
+    else if (RAND_bytes((unsigned char *)&c->seed, sizeof c->seed) != 1)
+        c->seed = ds_now_ns();
+    if (s->o.tag)
+        c->tag = s->o.tag(s->o.ctx, ds_buf_str(&c->body), c->body.len);
+    for (uint32_t i = 0; i < c->n_prompts && rc == DS_OK; i++)
+        rc = add_prompt(c, i, bias, &err);
+    free(bias);
+    if (rc != DS_OK) {
+        refuse_add(c, rc, &err);
+        return;
+    }
+    s->m.accepted++;
+    ds_histogram_tokens(&s->m.prompt_size, (double)c->n_prompt_tokens);
+    if (c->info->stream)
+        ds_reply_stream(c->x);
+}
+
+void ds_call_prepared(ds_call *c)
+{
+    c->preparing = false;
+    ds_histogram_seconds(&c->s->m.prepare, (double)(c->prepared_us - c->start_us) / 1e6);
+    if (!c->x) {
+        ds_call_free(c);
+    } else if (c->rc != DS_OK) {
+        if (c->refusal.status == 503)
+            c->x->retry_s = 1;
+        fail(c, &c->refusal);
+    } else if (c->kind != DS_CALL_GENERATE) {
+        reply_count(c);
+    } else if (c->s->draining || !c->s->up) {
+        c->x->retry_s = 5;
+        fail_with(c, 503, NULL, "the server is shutting down");
+    } else {
+        begin(c);
+    }
+}
+
+/* ---- start ---- */
+
+static bool enter_key(ds_exchange *x)
+{
+    static const char *const what[] = { "", "too many requests a second for this key", "too many requests at a time for this key", "the key's tokens of this minute are used up" };
+    ds_quota q = ds_auth_enter(x->key, ds_now_us(), &x->retry_s);
+    ds_api_error e;
+
+    if (q == DS_QUOTA_OK) {
+        x->retry_s = 0;
+        return true;
+    }
+    x->key = NULL;
+    ds_api_fail(&e, 429, NULL, NULL, NULL, "%s; try again in %us", what[q], x->retry_s);
+    ds_reply_error(x, &e, DS_REFUSED_QUOTA);
+    return false;
+}
+
+void ds_call_start(ds_exchange *x, ds_call_kind kind)
+{
+    static const char *const prefix[] = { "chatcmpl-", "resp_", "msg_", "cmpl-" };
+    ds_server *s = x->s;
+    ds_call *c;
+
+    if (x->key && kind == DS_CALL_GENERATE) {
+        if (!enter_key(x))
+            return;
+    } else {
+        x->key = NULL;
+    }
+    c = calloc(1, sizeof *c);
+    if (!c) {
+        ds_api_error e;
+        if (x->key)
+            ds_auth_leave(x->key, 0, ds_now_us());
+        x->key = NULL;
+        ds_api_fail(&e, 503, NULL, NULL, NULL, "the server is out of memory");
+        ds_reply_error(x, &e, DS_REFUSED_UNAVAILABLE);
+        return;
+    }
+    c->s = s;
+    c->x = x;
+    x->call = c;
+    c->kind = kind;
+    c->proto = x->proto;
+    c->keyed = x->keyed;
+    strcpy(c->tenant, x->tenant);
+    ds_server_make_id(s, c->id, sizeof c->id, prefix[x->proto]);
+    c->created = ds_server_wall(s);
+    c->start_us = x->body_us;
+    c->body = x->body;
+    x->body = (ds_buf){ 0 };
+    c->preparing = true;
+    s->n_calls++;
+    if (kind == DS_CALL_TOKENIZE && !memmem(ds_buf_str(&c->body), c->body.len, "\"messages\"", 10))
+        c->proto = DS_PROTO_COMPLETIONS;
+    if (c->body.len >= s->o.worker_body || memmem(ds_buf_str(&c->body), c->body.len, "\"previous_response_id\"", 22)) {
+        ds_workers_give(s, c);
+        return;
+    }
+    ds_call_prepare(c, &s->kit);
+    ds_call_prepared(c);
+}
+
+/* ---- the engine's events ---- */
+
+static ds_call_prompt *prompt_of(ds_call *c, uint64_t id, uint32_t *i)
+{
+    for (*i = 0; *i < c->n_prompts; ++*i)
+        if (c->prompts[*i].engine_id == id)
+            return &c->prompts[*i];
+    return NULL;
+}
+
+static void on_start(ds_call *c, ds_call_prompt *p, const ds_event *ev)
+{
+    ds_err err;
+
+    if (p->begun)
+        return;
+    p->begun = true;
+    c->n_cached += ev->start.cached;
+    ds_histogram_seconds(&c->s->m.queue, (double)ev->start.queued_us / 1e6);
+    if (c->failed || !c->x)
+        return;
+    if (ds_stream_ready(c->stream, c->n_prompt_tokens, c->n_cached, c->s->model.fingerprint, &err) != DS_OK)
+        fail_with(c, 500, NULL, "the server is out of memory");
+}
+
+/* The response is complete but for sending it: what is stored is stored before the client can ask for it. */
+static bool keep(ds_call *c)
+{
+    ds_str input = { 0 };
+    const char *output, *body;
+    size_t output_n, body_n;
+    ds_buf items = { 0 };
+    ds_err err = { 0 };
+    ds_rc rc = ds_request_items(c->req, &input, &err);
+
+    if (rc == DS_OK)
+        rc = ds_stream_items(c->stream, &output, &output_n, &err);
+    if (rc == DS_OK) {
+        ds_buf_puts(&items, "{\"items\":[");
+        ds_buf_put(&items, input.p, input.n);
+        if (input.n && output_n)
+            ds_buf_putc(&items, ',');
+        ds_buf_put(&items, output, output_n);
+        ds_buf_puts(&items, "]}");
+        rc = items.oom ? ds_fail(&err, DS_E_NOMEM, "out of memory") : ds_stream_body(c->stream, &body, &body_n, &err);
+    }
+    if (rc == DS_OK)
+        rc = ds_store_put(c->s->store,
+                          &(ds_store_record){ .tenant = c->tenant, .id = c->id, .body = body, .items = items.p, .body_n = body_n, .items_n = items.len, .n_input_bytes = input.n,
+                                              .now_s = ds_server_wall(c->s) },
+                          &err);
+    if (rc != DS_OK)
+        ds_logf(c->s->o.log, DS_LOG_ERROR, "store id=%s message=\"%s\"", c->id, err.msg);
+    ds_buf_free(&items);
+    return rc == DS_OK;
+}
+
+static void complete(ds_call *c)
+{
+    ds_exchange *x = c->x;
+    ds_server *s = c->s;
+    const char *end = ds_sse_end(c->proto), *json, *reason = ds_stream_finish_reason(c->stream, 0);
+    uint64_t now = ds_now_us();
+    ds_buf body = { 0 };
+    ds_err err = { 0 };
+    size_t n;
+
+    ds_histogram_seconds(&s->m.e2e, (double)(now - c->start_us) / 1e6);
+    ds_histogram_tokens(&s->m.output_size, (double)c->n_output);
+    if (c->first_us && c->n_output > 1)
+        ds_histogram_seconds(&s->m.tpot, (double)(now - c->first_us) / 1e6 / (double)(c->n_output - 1));
+    x->finish = reason ? reason : "none";
+    if (c->proto == DS_PROTO_RESPONSES && c->info->store)
+        keep(c);
+    if (x->stream) {
+        n = strlen(end);
+        char *to = n ? ds_out_reserve(x, n) : NULL;
+        if (to) {
+            memcpy(to, end, n);
+            ds_out_put(x, n);
+        }
+        if (c->x) {
+            s->m.generated_tokens += c->n_output;
+            ds_out_end(x);
+        }
+    } else if (ds_stream_body(c->stream, &json, &n, &err) == DS_OK) {
+        ds_buf_put(&body, json, n);
+        s->m.generated_tokens += c->n_output;
+        ds_reply(x, 200, JSON, &body);
+    } else {
+        fail_with(c, 500, NULL, "the server is out of memory");
+        return;
+    }
+    if (c->x)
+        detach(c);
+}
+
+static void finish_choice(ds_call *c, uint32_t choice, ds_stream_end end)
+{
+    const char *reason;
+    ds_err err;
+
+    if (c->choices[choice].finished || c->failed || !c->x)
+        return;
+    c->choices[choice].finished = true;
+    if (ds_stream_finish(c->stream, choice, end, &err) != DS_OK) {
+        fail_with(c, 500, NULL, "the server is out of memory");
+        return;
+    }
+    reason = ds_stream_finish_reason(c->stream, choice);
+    c->s->m.finished[reason && strcmp(reason, "length") == 0 ? DS_FINISHED_LENGTH : reason && strcmp(reason, "stop") != 0 ? DS_FINISHED_TOOLS : DS_FINISHED_STOP]++;
+    c->unfinished--;
+    if (c->unfinished == 0 && c->x)
+        complete(c);
+}
+
+static void on_token(ds_call *c, uint32_t choice, const ds_event *ev)
+{
+    ds_call_choice *k = &c->choices[choice];
+    ds_top_logprob top[20];
+    ds_token_logprob lp = { .logprob = ev->token.logprob, .top = top };
+    bool want = c->info->sampling.logprobs || c->info->include_logprobs;
+    uint64_t now;
+    ds_err err;
+
+    if (k->finished || !c->x || c->failed) {
+        c->s->m.lost_tokens[0] += !k->finished;
+        return;
+    }
+    now = ds_now_us();
+    if (k->tokens++ == 0) {
+        if (!c->first_us) {
+            c->first_us = now;
+            ds_histogram_seconds(&c->s->m.ttft, (double)(now - c->start_us) / 1e6);
+            c->s->m.prompt_tokens += c->n_prompt_tokens;
+            c->s->m.cached_tokens += c->n_cached;
+        }
+    } else {
+        ds_histogram_seconds(&c->s->m.itl, (double)(now - k->last_us) / 1e6);
+    }
+    k->last_us = now;
+    c->n_output++;
+    for (uint32_t i = 0; want && i < ev->token.n_top && i < 20 && ev->token.top[i].id >= 0; i++)
+        top[lp.n_top++] = (ds_top_logprob){ (uint32_t)ev->token.top[i].id, ev->token.top[i].logprob };
+    c->x->put_us = now;
+    if (ds_stream_token(c->stream, choice, (uint32_t)ev->token.id, want ? &lp : NULL, &err) != DS_OK) {
+        fail_with(c, 500, NULL, "the server is out of memory");
+    } else if (c->x && ds_stream_done(c->stream, choice)) {
+        /* Nothing that follows can matter: the answer is over for the client now, and for the engine at its next turn. */
+        k->asked = true;
+        ds_engine_finish_sample(c->s->model.engine, ev->request, ev->sample);
+        finish_choice(c, choice, DS_END_STOP);
+    }
+}
+
+static void on_end(ds_call *c, ds_call_prompt *p, uint32_t choice, const ds_event *ev)
+{
+    ds_server *s = c->s;
+
+    if (ev->end.n_tokens && !c->failed && c->x) {
+        ds_histogram_seconds(&s->m.prefill, (double)ev->end.prefill_us / 1e6);
+        ds_histogram_seconds(&s->m.decode, (double)ev->end.decode_us / 1e6);
+    }
+    if (ev->end.reason == DS_ENDED_STOP_ID && c->x && !c->failed && !c->choices[choice].finished) { /* counted, and no event of its own */
+        ds_err err;
+        c->n_output++;
+        if (ds_stream_token(c->stream, choice, (uint32_t)ev->end.stop_id, NULL, &err) != DS_OK)
+            fail_with(c, 500, NULL, "the server is out of memory");
+    }
+    if (ev->end.last) {
+        p->live = false;
+        c->live--;
+    }
+    switch (ev->end.reason) {
+    case DS_ENDED_STOP_ID:
+    case DS_ENDED_STOP_STRING:
+        finish_choice(c, choice, DS_END_STOP);
+        break;
+    case DS_ENDED_LENGTH:
+        finish_choice(c, choice, DS_END_LENGTH);
+        break;
+    case DS_ENDED_CANCELED:
+        if (c->choices[choice].asked)
+            break;
+        s->m.finished[DS_FINISHED_ABORT]++;
+        if (c->x && !c->failed)
+            fail_with(c, 503, NULL, "the request was ended by the server");
+        break;
+    case DS_ENDED_DEADLINE:
+        s->m.finished[DS_FINISHED_DEADLINE]++;
+        s->m.lost_tokens[1] += c->choices[choice].tokens;
+        if (c->x && !c->failed)
+            fail_with(c, 504, "request_timeout", "the request took longer than this server allows");
+        break;
+    case DS_ENDED_FAILED:
+        s->m.finished[DS_FINISHED_ERROR]++;
+        s->m.lost_tokens[2] += c->choices[choice].tokens;
+        if (c->x && !c->failed)
+            fail_with(c, 500, NULL, "the model failed on this request");
+        break;
+    }
+}
+
+void ds_call_event(ds_call *c, const ds_event *ev)
+{
+    uint32_t i, choice;
+    ds_call_prompt *p = prompt_of(c, ev->request, &i);
+
+    if (!p)
+        return;
+    choice = i * c->n_samples + ev->sample;
+    /* Handlers may fail the call, which frees it when the engine has nothing more of it: not before this event's own count is taken off. */
+    c->live++;
+    if (ev->kind == DS_EV_START)
+        on_start(c, p, ev);
+    else if (ev->kind == DS_EV_TOKEN)
+        on_token(c, choice, ev);
+    else
+        on_end(c, p, choice, ev);
+    c->live--;
+    if (c->live == 0 && !c->x)
+        ds_call_free(c);
+}

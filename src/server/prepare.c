@@ -1,0 +1,224 @@
+/* Preparation of a call: body to prompt ids. Runs in any thread; touches nothing but the call, its kit and what is constant in the server. */
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/clock.h"
+#include "server/server_internal.h"
+
+/* ---- the store as the request library sees it ---- */
+
+typedef struct {
+    ds_call *c;
+    ds_response_store face;
+} store_face;
+
+static ds_rc load(void *ctx, const char *id, const char **json, size_t *n, void **hold, ds_err *err)
+{
+    const ds_call *c = ((store_face *)ctx)->c;
+    char *text;
+    ds_rc rc = ds_store_get(c->s->store, c->tenant, id, DS_STORE_ITEMS, ds_server_wall(c->s), &text, n, err);
+
+    *json = text;
+    *hold = text;
+    return rc;
+}
+
+static void release(void *ctx, void *hold)
+{
+    (void)ctx;
+    free(hold);
+}
+
+/* ---- one step each; the refusal is filled when they fail ---- */
+
+static ds_rc internal(ds_call *c, ds_rc rc, const ds_err *err)
+{
+    ds_logf(c->s->o.log, DS_LOG_ERROR, "prepare id=%s message=\"%s\"", c->id, err->msg);
+    if (rc == DS_E_NOMEM)
+        ds_api_fail(&c->refusal, 503, NULL, NULL, NULL, "the server is out of memory");
+    else
+        ds_api_fail(&c->refusal, 500, NULL, NULL, NULL, "the request could not be prepared");
+    return rc;
+}
+
+/* Members that the parser wants and this endpoint doesn't. */
+static bool wrap_for_tokenize(ds_call *c)
+{
+    const char *open = c->body.p ? memchr(c->body.p, '{', c->body.len) : NULL;
+    ds_buf b = { 0 };
+
+    if (!open)
+        return true;
+    ds_buf_puts(&b, "{\"model\":\"-\",");
+    open++;
+    size_t left = c->body.len - (size_t)(open - c->body.p), space = strspn(open, " \t\r\n");
+    if (space < left && open[space] == '}')
+        b.len--;
+    ds_buf_put(&b, open, left);
+    ds_buf_free(&c->body);
+    c->body = b;
+    return !b.oom;
+}
+
+static ds_rc parse(ds_call *c)
+{
+    store_face face = { .c = c };
+    ds_request_io io = { .store = &face.face, .seal = c->s->seal };
+    ds_request_parse_args args = { .proto = c->proto, .opts = &c->s->recipe, .io = &io, .count_tokens = c->kind == DS_CALL_COUNT };
+    ds_err err = { 0 };
+    ds_rc rc;
+
+    face.face = (ds_response_store){ &face, load, release };
+    rc = ds_request_parse(&c->req, &args, ds_buf_str(&c->body), c->body.len, &c->refusal, &err);
+    if (rc != DS_OK)
+        return rc == DS_E_FORMAT ? rc : internal(c, rc, &err);
+    c->info = ds_request_info(c->req);
+    return DS_OK;
+}
+
+/* What this server can't do, in the order of the fields. */
+static ds_rc check(ds_call *c)
+{
+    const ds_server_opts *o = &c->s->o;
+    const ds_request_info_data *i = c->info;
+    bool known = !o->strict_model || c->kind == DS_CALL_TOKENIZE;
+
+    for (size_t k = 0; k < o->n_names && !known; k++)
+        known = strlen(o->names[k]) == i->model.n && memcmp(o->names[k], i->model.p, i->model.n) == 0;
+    if (!known)
+        return ds_api_fail(&c->refusal, 404, "not_found_error", "model_not_found", "model", "the model %.*s does not exist here", (int)(i->model.n < 200 ? i->model.n : 200),
+                           i->model.p);
+    if (i->sampling.min_tokens)
+        return ds_api_fail(&c->refusal, 400, NULL, NULL, "min_tokens", "a least number of tokens is not supported");
+    for (uint32_t k = 0; k < i->sampling.n_logit_bias; k++)
+        if (i->sampling.logit_bias[k].token >= ds_tokenizer_size(c->s->model.tokenizer))
+            return ds_api_fail(&c->refusal, 400, NULL, NULL, "logit_bias", "the model has no token %u", i->sampling.logit_bias[k].token);
+    if (i->n_images)
+        return ds_api_fail(&c->refusal, 400, NULL, NULL, i->images[0].param, "this server takes no images");
+    return DS_OK;
+}
+
+static ds_rc encode(ds_call *c, ds_kit *k, uint32_t i)
+{
+    ds_call_prompt *p = &c->prompts[i];
+    const ds_run *runs;
+    const uint32_t *ids;
+    size_t n, n_runs;
+    ds_err err = { 0 };
+    ds_rc rc;
+
+    p->ids.n = 0;
+    ds_request_prompt_ids(c->req, i, &ids, &n);
+    if (ids) {
+        for (size_t t = 0; t < n; t++)
+            if (ids[t] >= ds_tokenizer_size(c->s->model.tokenizer))
+                return ds_api_fail(&c->refusal, 400, NULL, NULL, "prompt", "the model has no token %u", ids[t]);
+        if (n == 0)
+            return ds_api_fail(&c->refusal, 400, NULL, NULL, "prompt", "a list of token ids is empty");
+        p->ids = (ds_ids){ malloc(n * sizeof *ids), n, n };
+        if (!p->ids.p) {
+            p->ids = (ds_ids){ 0 };
+            return internal(c, ds_fail(&err, DS_E_NOMEM, "prompt ids"), &err);
+        }
+        memcpy(p->ids.p, ids, n * sizeof *ids);
+        return DS_OK;
+    }
+    rc = ds_request_render(c->req, i, &runs, &n_runs, &err);
+    if (rc == DS_OK && c->kind == DS_CALL_TOKENIZE && c->proto == DS_PROTO_COMPLETIONS) { /* the text alone, without the beginning of a sentence */
+        runs++;
+        n_runs--;
+    }
+    if (rc == DS_OK)
+        rc = ds_encoder_runs(k->encoder, runs, n_runs, &p->ids, &err);
+    if (rc == DS_E_ARG) /* a marker that the model's tokenizer hasn't, or a text beyond a pattern's limit */
+        return ds_api_fail(&c->refusal, 400, NULL, NULL, NULL, "%s", err.msg);
+    return rc == DS_OK ? DS_OK : internal(c, rc, &err);
+}
+
+/* Encodes all prompts; what is too long loses its oldest turns where the client asked for that. */
+static ds_rc encode_all(ds_call *c, ds_kit *k)
+{
+    bool generate = c->kind == DS_CALL_GENERATE;
+    ds_err err = { 0 };
+    ds_rc rc = DS_OK;
+
+    c->n_prompts = c->info->n_prompts;
+    c->prompts = calloc(c->n_prompts, sizeof *c->prompts);
+    if (!c->prompts)
+        return internal(c, ds_fail(&err, DS_E_NOMEM, "prompts"), &err);
+    for (uint32_t i = 0; i < c->n_prompts && rc == DS_OK; i++) {
+        for (;;) {
+            size_t over;
+            uint32_t turns;
+            rc = encode(c, k, i);
+            if (rc != DS_OK || !generate)
+                break;
+            rc = ds_request_check_length(c->req, c->prompts[i].ids.n, &c->prompts[i].max_tokens, &c->refusal);
+            if (rc == DS_OK || !c->info->truncation_auto)
+                break;
+            over = c->prompts[i].ids.n + (c->info->has_max_tokens ? c->info->max_tokens : 1) - c->s->model.max_context;
+            if (ds_request_drop_oldest(c->req, over < 16 ? 16 : over, &turns, &err) != DS_OK || turns == 0)
+                break;
+        }
+        c->n_prompt_tokens += c->prompts[i].ids.n;
+    }
+    return rc;
+}
+
+static void on_event(void *ctx, const char *event, const char *data, size_t n)
+{
+    ds_call *c = ctx;
+    size_t bytes;
+    char *to;
+
+    if (!c->x)
+        return;
+    bytes = ds_sse_frame(NULL, 0, event, data, n);
+    to = ds_out_reserve(c->x, bytes + 1);
+    if (!to)
+        return;
+    ds_sse_frame(to, bytes + 1, event, data, n);
+    ds_out_put(c->x, bytes);
+}
+
+static int64_t now(void)
+{
+    return (int64_t)time(NULL);
+}
+
+static ds_rc make_stream(ds_call *c)
+{
+    ds_stream_opts so = {
+        .id = c->id,
+        .created = c->created,
+        .now = now,
+        .tokenizer = c->s->model.tokenizer,
+        .seal = c->s->seal,
+        .sink = c->info->stream ? on_event : NULL,
+        .ctx = c,
+    };
+    ds_err err = { 0 };
+    ds_rc rc = ds_stream_create(&c->stream, c->req, &so, &err);
+
+    if (rc != DS_OK)
+        return internal(c, rc, &err);
+    c->n_samples = c->info->sampling.n;
+    c->unfinished = ds_stream_choices(c->stream);
+    c->choices = calloc(c->unfinished, sizeof *c->choices);
+    return c->choices ? DS_OK : internal(c, ds_fail(&err, DS_E_NOMEM, "choices"), &err);
+}
+
+void ds_call_prepare(ds_call *c, ds_kit *k)
+{
+    c->rc = c->kind == DS_CALL_TOKENIZE && !wrap_for_tokenize(c) ? internal(c, DS_E_NOMEM, &(ds_err){ .msg = "body" }) : parse(c);
+    if (c->rc == DS_OK)
+        c->rc = check(c);
+    if (c->rc == DS_OK)
+        c->rc = encode_all(c, k);
+    if (c->rc == DS_OK && c->kind == DS_CALL_GENERATE)
+        c->rc = make_stream(c);
+    if (!c->s->o.tag) /* the request owns what it needs of its body */
+        ds_buf_free(&c->body);
+    c->prepared_us = ds_now_us();
+}

@@ -1,0 +1,454 @@
+"""The server's HTTP: framing, limits, connections that go away, drain. (docs/server.md)"""
+import json
+import os
+import signal
+import socket
+import time
+
+import pytest
+
+from server_lib import CHAT, Server, head, make_model
+
+BODY = json.dumps(CHAT).encode()
+STREAM = json.dumps({**CHAT, "stream": True}).encode()
+LONG = [{"text": "word " * 4000, "repeat": True}]
+
+
+@pytest.fixture(scope="module")
+def model(program, root, tmp_path_factory):
+    return make_model(program, root, tmp_path_factory.mktemp("server") / "model")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("replay")
+
+
+@pytest.fixture(scope="module")
+def server(program, model, folder):
+    with Server(program, model, "--max-body", "64KiB", replay=[{"text": "x</think>\n\nHello.", "repeat": True}], folder=folder) as s:
+        yield s
+
+
+def post(*lines, body=BODY, path="/v1/chat/completions"):
+    return head("POST", path, "Host: a", *lines, f"Content-Length: {len(body)}", body=body)
+
+
+REFUSED = {
+    "length and coding": head("POST", "/v1/chat/completions", "Host: a", "Content-Length: 2", "Transfer-Encoding: chunked", body=b"0\r\n\r\n"),
+    "lengths differ": head("POST", "/v1/chat/completions", "Host: a", "Content-Length: 2", "Content-Length: 3", body=b"{}"),
+    "length list": head("POST", "/v1/chat/completions", "Host: a", "Content-Length: 2, 2", body=b"{}"),
+    "length sign": head("POST", "/v1/chat/completions", "Host: a", "Content-Length: +2", body=b"{}"),
+    "length hex": head("POST", "/v1/chat/completions", "Host: a", "Content-Length: 0x2", body=b"{}"),
+    "length empty": head("POST", "/v1/chat/completions", "Host: a", "Content-Length: ", body=b"{}"),
+    "two codings": head("POST", "/v1/chat/completions", "Host: a", "Transfer-Encoding: chunked", "Transfer-Encoding: chunked", body=b"0\r\n\r\n"),
+    "coding list": head("POST", "/v1/chat/completions", "Host: a", "Transfer-Encoding: gzip, chunked", body=b"0\r\n\r\n"),
+    "other coding": head("POST", "/v1/chat/completions", "Host: a", "Transfer-Encoding: identity", body=b"{}"),
+    "coding misspelled": head("POST", "/v1/chat/completions", "Host: a", "Transfer-Encoding: xchunked", body=b"0\r\n\r\n"),
+    "coding with control": head("POST", "/v1/chat/completions", "Host: a", b"Transfer-Encoding: \x0bchunked", body=b"0\r\n\r\n"),
+    "coding in 1.0": head("POST", "/v1/chat/completions", "Host: a", "Transfer-Encoding: chunked", body=b"0\r\n\r\n", version="HTTP/1.0"),
+    "space before colon": head("POST", "/v1/chat/completions", "Host: a", "Content-Length : 2", body=b"{}"),
+    "tab before colon": head("GET", "/health", "Host: a", "X-A\t: 2"),
+    "bad name": head("GET", "/health", "Host: a", "X(A): 2"),
+    "no name": head("GET", "/health", "Host: a", ": 2"),
+    "no colon": head("GET", "/health", "Host: a", "foo"),
+    "fold": head("GET", "/health", "Host: a", "X-A: 1", "  2", "X-B: 3"),
+    "folded length": head("POST", "/v1/chat/completions", "Host: a", "Content-Length:", " 2", body=b"{}"),
+    "fold first": b"GET /health HTTP/1.1\r\n Host: a\r\nX-A: 1\r\n\r\n",
+    "fold at end": head("GET", "/health", "Host: a", "X-A: 1", " "),
+    "no host": b"GET /health HTTP/1.1\r\n\r\n",
+    "two hosts": head("GET", "/health", "Host: a", "Host: b"),
+    "control in value": head("GET", "/health", "Host: a", b"X-A: a\x01b"),
+    "nul in value": head("GET", "/health", "Host: a", b"X-A: a\x00b"),
+    "nul in name": head("GET", "/health", "Host: a", b"X\x00A: ab"),
+    "nul in length": head("POST", "/v1/chat/completions", "Host: a", b"Content-Length: 2\x00", body=b"{}"),
+    "carriage return in value": head("GET", "/health", "Host: a", b"X-A: a\rb"),
+    "delete in value": head("GET", "/health", "Host: a", b"X-A: a\x7fb"),
+    "chunk size": head("POST", "/v1/chat/completions", "Host: a", "Transfer-Encoding: chunked", body=b"zz\r\nhi\r\n0\r\n\r\n"),
+    "chunk size sign": head("POST", "/v1/chat/completions", "Host: a", "Transfer-Encoding: chunked", body=b"-2\r\nhi\r\n0\r\n\r\n"),
+    "chunk size hex mark": head("POST", "/v1/chat/completions", "Host: a", "Transfer-Encoding: chunked", body=b"0x2\r\nhi\r\n0\r\n\r\n"),
+    "chunk end": head("POST", "/v1/chat/completions", "Host: a", "Transfer-Encoding: chunked", body=b"2\r\nhi0\r\n\r\n"),
+    "method": head("G@T", "/health", "Host: a"),
+    "two spaces": b"GET  /health HTTP/1.1\r\nHost: a\r\n\r\n",
+    "control in target": b"GET /hea\x01lth HTTP/1.1\r\nHost: a\r\n\r\n",
+    "version 1.2": head("GET", "/health", "Host: a", version="HTTP/1.2"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_framing_refused(server, name):
+    # A second request behind the refused one must never be answered: it may be somebody else's body.
+    out = server.raw(REFUSED[name] + head("GET", "/version", "Host: a"), timeout=3)
+    assert out is not None, "left hanging"
+    assert out.startswith((b"HTTP/1.1 400", b"HTTP/1.0 400")), out[:200]
+    assert b" 200 " not in out and b"connection: close" in out.lower()
+
+
+TAKEN = {
+    "length": post(),
+    "chunked": head("POST", "/v1/chat/completions", "Host: a", "Transfer-Encoding: chunked", body=b"%x\r\n%s\r\n0\r\n\r\n" % (len(BODY), BODY)),
+    "chunk extension and trailer": head("POST", "/v1/chat/completions", "Host: a", "Transfer-Encoding: chunked", body=b"%x;a=b\r\n%s\r\n0\r\nX: y\r\n\r\n" % (len(BODY), BODY)),
+    "equal lengths": post(f"Content-Length: {len(BODY)}"),
+    "white space": post("X-A: \t  1  \t", "X-B:2", "X-C:"),
+    "old version": head("POST", "/v1/chat/completions", "Host: a", f"Content-Length: {len(BODY)}", body=BODY, version="HTTP/1.0"),
+    "query": post(path="/v1/chat/completions?beta=true&x=%20"),
+    "form type": post("Content-Type: application/x-www-form-urlencoded"),
+    "latin-1 in value": post(b"X-A: \xe4"),
+    "absolute target": post(path="http://a/v1/chat/completions"),
+}
+
+
+@pytest.mark.parametrize("name", TAKEN)
+def test_framing_taken(server, name):
+    with server.connect() as s:
+        for _ in range(1 if name == "old version" else 3):  # the connection stays good
+            s.sendall(TAKEN[name])
+            r = s.recv(65536)
+            assert b" 200 OK\r\n" in r and b"Hello." in r, r
+
+
+def test_pipelined(server):
+    with server.connect() as s:
+        s.sendall(post() * 3 + head("GET", "/version", "Host: a", "Connection: close"))
+        out = b""
+        while piece := s.recv(65536):
+            out += piece
+    assert out.count(b"HTTP/1.1 200") == 4 and out.count(b"Hello.") == 3
+
+
+def test_sizes(server):
+    out = server.raw(head("POST", "/v1/chat/completions", "Host: a", "Content-Length: 9999999"))
+    assert out.startswith(b"HTTP/1.1 413") and b"request_too_large" in out
+    chunk = b"%x\r\n%s\r\n" % (70000, b" " * 70000)
+    out = server.raw(head("POST", "/v1/messages", "Host: a", "Transfer-Encoding: chunked", body=chunk + b"0\r\n\r\n"))
+    assert out.startswith(b"HTTP/1.1 413") and b'"type":"error"' in out
+    out = server.raw(head("GET", "/health", "Host: a", "X-A: " + "a" * 40000))
+    assert out.startswith((b"HTTP/1.1 431", b"HTTP/1.1 400", b"HTTP/1.1 413")), out[:100]
+    out = server.raw(head("GET", "/" + "a" * 60000, "Host: a"))
+    assert out.startswith((b"HTTP/1.1 414", b"HTTP/1.1 431")), out[:100]
+
+
+def test_errors(server):
+    for path, body, status, code in [("/v1/chat/completions", "", 400, None), ("/v1/chat/completions", "{", 400, None), ("/v1/chat/completions", '{"model":NaN}', 400, None),
+                                     ("/v1/chat/completions", '{"model":"a","messages":[{"role":"user","content":"\\ud83d"}]}', 400, None),
+                                     ("/v1/nothing", "{}", 404, "not_found"), ("/v1/responses/none", None, 404, "not_found")]:
+        got, headers, data = server.request("GET" if body is None else "POST", path, body, {"X-Request-Id": "my.id-1"})
+        assert got == status and headers["x-request-id"] == "my.id-1" and data["error"]["message"], (path, data)
+        assert code is None or data["error"]["code"] == code
+    status, headers, data = server.request("POST", "/v1/messages", "{}", {"X-Request-Id": "bad id"})
+    assert status == 400 and data["type"] == "error" and data["error"]["type"] == "invalid_request_error"
+    assert data["request_id"] == headers["request-id"] == headers["x-request-id"] != "bad id"
+    assert server.request("POST", "/v1/chat/completions", "{}", {"Content-Type": "multipart/form-data; boundary=x"})[0] == 415
+    assert server.request("POST", "/v1/chat/completions", "{}", {"Content-Encoding": "gzip"})[0] == 415
+    status, headers, data = server.request("DELETE", "/v1/chat/completions")
+    assert status == 405 and headers["allow"] == "POST"
+    assert server.request("HEAD", "/")[0] == 200
+
+
+def test_small_endpoints(server):
+    assert server.request("GET", "/health")[0] == server.request("GET", "/ready")[0] == 200
+    assert set(server.request("GET", "/version")[2]) == {"version"}
+    assert [m["id"] for m in server.request("GET", "/v1/models")[2]["data"]] == ["model"]
+    assert server.request("GET", "/v1/models/model")[2]["id"] == "model"
+    assert server.request("GET", "/v1/models/other")[2]["error"]["code"] == "model_not_found"
+    status, _, t = server.request("POST", "/tokenize", {"prompt": "Grüße <think>"})
+    assert status == 200 and t["count"] == len(t["tokens"]) and t["max_model_len"] == 4096
+    assert server.request("POST", "/detokenize", {"tokens": t["tokens"]})[2] == {"prompt": "Grüße <think>"}
+    n = server.request("POST", "/tokenize", {"messages": CHAT["messages"]})[2]["count"]
+    assert server.request("POST", "/v1/messages/count_tokens", CHAT)[2] == {"input_tokens": n}
+    assert server.request("POST", "/v1/chat/completions", CHAT)[2]["usage"]["prompt_tokens"] == n
+    assert server.request("GET", "/openapi.json")[0] == server.request("GET", "/")[0] == 200
+
+
+def wait_idle(s, seconds=3):
+    return s.wait_metric("num_requests_running", 0, seconds) == 0 and s.wait_metric("num_requests_waiting", 0, seconds) == 0
+
+
+def open_stream(s, body=STREAM):
+    c = s.connect()
+    c.sendall(post(body=body))
+    got = b""
+    while b"data: " not in got:
+        got += c.recv(4096)
+    return c
+
+
+@pytest.mark.parametrize("way", ["close", "reset", "queued", "not streamed", "before the first token"])
+def test_client_gone(program, model, folder, way):
+    """Its work is freed at once, whatever it waits for."""
+    with Server(program, model, "--max-running", 1, replay=LONG, folder=folder, step=400000 if way == "before the first token" else 2000) as s:
+        first = open_stream(s) if way == "queued" else None
+        c = s.connect()
+        c.sendall(post(body=BODY if way == "not streamed" else STREAM))
+        if way in ("close", "reset"):
+            while b"data: " not in c.recv(4096):
+                pass
+        else:
+            time.sleep(0.15)
+        if way == "reset":
+            c.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0")
+        c.close()
+        begin = time.monotonic()
+        while s.metrics()["client_disconnected_total"] != 1:
+            assert time.monotonic() < begin + 0.5, s.log
+            time.sleep(0.002)
+        took = time.monotonic() - begin
+        assert took < 0.2, took  # 20 ms and what a busy machine adds
+        if first:
+            assert s.metrics()["num_requests_waiting"] == 0 and s.metrics()["num_requests_running"] == 1
+            first.close()
+        assert wait_idle(s)
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_half_close_is_served(server, stream):
+    out = server.raw(post(body=STREAM if stream else BODY), half_close=True)
+    assert b"HTTP/1.1 200" in out and (out.rstrip().endswith(b"0") and b"[DONE]" in out if stream else b"Hello." in out), out
+
+
+def test_half_close_slow(program, model, folder):
+    """One that waits for long is asked whether it is still there, and is."""
+    with Server(program, model, replay=[{"text": "x" * 40}], folder=folder, step=10000) as s:
+        out = s.raw(post(), half_close=True)
+        assert out.count(b"HTTP/1.1 100 Continue") == 1 and b"HTTP/1.1 200 OK" in out and b"x" * 40 in out
+
+
+def test_slow_reader(program, model, folder):
+    """A client that doesn't read is disconnected when its queue is full; others don't notice."""
+    with Server(program, model, "--max-output-queue", "64KiB", replay=LONG, folder=folder) as s:
+        slow = s.connect()
+        slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        slow.sendall(post(body=json.dumps({**CHAT, "stream": True, "n": 8, "max_tokens": 3900}).encode()))
+        assert s.wait_metric("client_stalled_total", 1, 10) == 1
+        assert wait_idle(s)
+        assert s.request("POST", "/v1/chat/completions", {**CHAT, "max_tokens": 5})[0] == 200
+        slow.close()
+
+
+def test_stalled_reader(program, model, folder):
+    with Server(program, model, "--client-stall-timeout", "300ms", replay=LONG, folder=folder) as s:
+        slow = s.connect()
+        slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        slow.sendall(post(body=json.dumps({**CHAT, "stream": True, "n": 8, "max_tokens": 3900}).encode()))
+        assert s.wait_metric("client_stalled_total", 1, 10) == 1
+        assert wait_idle(s)
+        slow.close()
+
+
+def test_clocks(program, model, folder):
+    """A head or a body that doesn't come to an end."""
+    with Server(program, model, "--header-timeout", "300ms", "--body-timeout", "300ms", replay=LONG, folder=folder) as s:
+        begin = time.monotonic()
+        with s.connect() as c:  # trickles: each byte is progress, the head as a whole isn't
+            c.sendall(b"GET / HTTP/1.1\r\nHost: a\r\n")
+            try:
+                while time.monotonic() < begin + 5:
+                    c.sendall(b"X: y\r\n")
+                    time.sleep(0.05)
+            except OSError:
+                pass
+        assert time.monotonic() - begin < 3
+        for data in (b"", b"GE", b"GET / HTTP/1.1\r\nHo", head("POST", "/v1/chat/completions", "Host: a", "Content-Length: 100", body=b"{")):
+            begin = time.monotonic()
+            assert s.raw(data) is not None and time.monotonic() - begin < 3, data
+
+
+def test_keep_alive_comments(program, model, folder):
+    with Server(program, model, "--keepalive-interval", "100ms", replay=[{"text": "x"}], folder=folder, step=600000) as s:
+        out = s.raw(post("Connection: close", body=STREAM))
+        assert out.count(b": keep-alive\n\n") >= 3 and b"[DONE]" in out
+
+
+def test_drain(program, model, folder):
+    """Running answers end, new ones are refused, the program leaves with 0."""
+    with Server(program, model, replay=[{"text": "y" * 120, "repeat": True}], folder=folder, step=8000) as s:
+        running = open_stream(s)
+        idle = s.connect()
+        idle.sendall(head("GET", "/ready", "Host: a"))
+        assert b"200 OK" in idle.recv(4096)
+        s.process.send_signal(signal.SIGTERM)
+        time.sleep(0.2)
+        assert s.request("GET", "/ready")[0] == 503
+        status, headers, data = s.request("POST", "/v1/chat/completions", CHAT)
+        assert status == 503 and headers["retry-after"] and headers["connection"] == "close" and data["error"]["type"] == "overloaded"
+        assert s.request("POST", "/v1/messages", CHAT)[2]["error"]["type"] == "overloaded_error"
+        assert s.request("GET", "/health")[0] == 200
+        idle.settimeout(2)
+        assert idle.recv(10) == b""
+        rest = b""
+        running.settimeout(5)
+        while piece := running.recv(65536):
+            rest += piece
+        assert b"[DONE]" in rest
+        assert s.process.wait(5) == 0
+
+
+def test_drain_ends(program, model, folder):
+    with Server(program, model, "--drain-timeout", "300ms", replay=LONG, folder=folder, step=20000) as s:
+        c = open_stream(s)
+        begin = time.monotonic()
+        assert s.stop() == 0
+        assert 0.2 < time.monotonic() - begin < 5
+        c.close()
+
+
+def test_second_signal(program, model, folder):
+    with Server(program, model, replay=LONG, folder=folder, step=20000) as s:
+        c = open_stream(s)
+        s.process.send_signal(signal.SIGTERM)
+        time.sleep(0.2)
+        begin = time.monotonic()
+        assert s.stop() == 0
+        assert time.monotonic() - begin < 2
+        c.close()
+
+
+def test_queue_full(program, model, folder):
+    with Server(program, model, "--max-requests", 1, replay=LONG, folder=folder, step=5000) as s:
+        c = open_stream(s)
+        status, headers, data = s.request("POST", "/v1/chat/completions", CHAT)
+        assert status == 429 and headers["retry-after"] and data["error"]["code"] == "rate_limit_exceeded"
+        status, headers, data = s.request("POST", "/v1/messages", CHAT)
+        assert status == 529 and headers["retry-after"] and data["error"]["type"] == "overloaded_error"
+        c.close()
+        assert wait_idle(s)
+        assert s.metrics()['request_refused_total{reason="queue_full"}'] == 2
+
+
+def test_deadline(program, model, folder):
+    with Server(program, model, "--request-timeout", "200ms", replay=LONG, folder=folder, step=5000) as s:
+        assert s.request("POST", "/v1/chat/completions", CHAT)[0] == 504
+        out = s.raw(post("Connection: close", body=STREAM))
+        assert b"HTTP/1.1 200" in out and b'data: {"error":' in out and b"[DONE]" not in out
+
+
+def test_keys(program, model, folder, deepserve):
+    keys = folder / "keys.txt"
+    made = [deepserve("keys", "add", name, "--api-keys", keys) for name in ("alice", "bob")]
+    assert all(m.returncode == 0 for m in made) and deepserve("keys", "add", "bob", "--api-keys", keys).returncode == 1
+    alice, bob = (m.stdout.decode().strip() for m in made)
+    assert alice not in keys.read_text() and os.stat(keys).st_mode & 0o77 == 0
+    lines = keys.read_text().splitlines()
+    keys.write_text(f"# comment\n{lines[0]} concurrent=1\n{lines[1]} tenant=team rps=0.001\n")
+    with Server(program, model, "--api-keys", keys, replay=[{"text": "x" * 300, "when": "slow", "repeat": True}, {"text": "y", "repeat": True}], folder=folder, step=3000) as s:
+        for headers in ({}, {"Authorization": "Bearer no"}, {"x-api-key": ""}, {"Authorization": alice}):
+            status, got, data = s.request("POST", "/v1/chat/completions", CHAT, headers)
+            assert status == 401 and data["error"]["type"] == "authentication_error" and got["www-authenticate"], headers
+        assert s.request("POST", "/v1/messages", CHAT)[2]["error"]["type"] == "authentication_error"
+        assert s.request("GET", "/v1/models")[0] == s.request("GET", "/v1/responses/x")[0] == 401
+        for path in ("/", "/health", "/ready", "/version", "/metrics", "/openapi.json"):
+            assert s.request("GET", path)[0] == 200
+        for headers in ({"Authorization": f"Bearer {alice}"}, {"x-api-key": alice}, {"x-api-key": alice, "Authorization": "Bearer no"}, {"x-api-key": "no", "Authorization": f"bearer {alice}"}):
+            assert s.request("POST", "/v1/chat/completions", CHAT, headers)[0] == 200, headers
+        # stored responses belong to the tenant
+        made = s.request("POST", "/v1/responses", {"model": "m", "input": "a"}, {"x-api-key": alice})[2]["id"]
+        assert s.request("GET", f"/v1/responses/{made}", headers={"x-api-key": alice})[0] == 200
+        assert s.request("GET", f"/v1/responses/{made}", headers={"x-api-key": bob})[0] == 404
+        # quotas
+        assert s.request("POST", "/v1/chat/completions", CHAT, {"x-api-key": bob})[0] == 200
+        status, headers, data = s.request("POST", "/v1/chat/completions", CHAT, {"x-api-key": bob})
+        assert status == 429 and int(headers["retry-after"]) > 1 and "try again in" in data["error"]["message"]
+        slow = s.connect()
+        slow.sendall(post(f"x-api-key: {alice}", body=json.dumps({**CHAT, "stream": True, "user": "slow"}).encode()))
+        time.sleep(0.2)
+        assert s.request("POST", "/v1/chat/completions", CHAT, {"x-api-key": alice})[0] == 429
+        slow.close()
+        assert wait_idle(s)
+        assert s.request("POST", "/v1/chat/completions", CHAT, {"x-api-key": alice})[0] == 200
+        # the file is read again; a bad one changes nothing
+        keys.write_text("nonsense\n")
+        s.process.send_signal(signal.SIGHUP)
+        time.sleep(0.2)
+        assert s.request("GET", "/v1/models", headers={"x-api-key": alice})[0] == 200
+        keys.write_text(lines[1] + "\n")
+        s.process.send_signal(signal.SIGHUP)
+        time.sleep(0.2)
+        assert s.request("GET", "/v1/models", headers={"x-api-key": alice})[0] == 401
+        assert s.request("POST", "/v1/chat/completions", CHAT, {"x-api-key": bob})[0] == 200
+        s.stop()
+        log = "".join(s.log)
+        assert alice not in log and bob not in log and '"key":"alice"' in log
+    done = deepserve("serve", "--model", model, "--api-keys", folder / "none", "--port", 0)
+    assert done.returncode == 1 and done.stdout == b""
+
+
+def test_sockets(program, model, folder):
+    path, admin = folder / "s.sock", folder / "admin.sock"
+
+    def ask(where, data):
+        with socket.socket(socket.AF_UNIX) as c:
+            c.settimeout(5)
+            c.connect(str(where))
+            c.sendall(data)
+            return c.recv(65536)
+
+    with Server(program, model, "--unix-socket", path, "--no-tcp", "--admin-socket", admin, replay=[{"text": "x</think>Hello.", "repeat": True}], folder=folder, port=False) as s:
+        assert s.url == f"unix:{path}"
+        assert b"Hello." in ask(path, post())
+        assert b'"ready":true' in ask(admin, head("GET", "/status", "Host: a")) and b" 404 " in ask(path, head("GET", "/status", "Host: a"))
+        assert b" 202 " in ask(admin, head("POST", "/drain", "Host: a"))
+        assert s.process.wait(5) == 0
+    assert not path.exists() and not admin.exists()
+
+
+def test_cors(program, model, folder):
+    with Server(program, model, "--cors-origin", "https://example.org", replay=[{"text": "x"}], folder=folder) as s:
+        status, headers, _ = s.request("OPTIONS", "/v1/chat/completions", headers={"Origin": "https://example.org", "Access-Control-Request-Method": "POST"})
+        assert status == 204 and headers["access-control-allow-origin"] == "https://example.org" and "POST" in headers["access-control-allow-methods"]
+        assert s.request("GET", "/health")[1]["access-control-allow-origin"] == "https://example.org"
+
+
+def test_tls(program, model, folder):
+    import ssl
+    import subprocess
+    cert, key = folder / "cert.pem", folder / "key.pem"
+    subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", key, "-out", cert, "-days", "2", "-subj", "/CN=localhost", "-addext",
+                    "subjectAltName=IP:127.0.0.1"], check=True, capture_output=True)
+    with Server(program, model, "--tls-cert", cert, "--tls-key", key, replay=[{"text": "x</think>Hello.", "repeat": True}], folder=folder) as s:
+        assert s.url.startswith("https://")
+        context = ssl.create_default_context(cafile=str(cert))
+        for body in (BODY, STREAM):
+            with context.wrap_socket(s.connect(), server_hostname="127.0.0.1") as c:
+                c.sendall(post("Connection: close", body=body))
+                out = b""
+                while piece := c.recv(65536):
+                    out += piece
+                assert b"200 OK" in out and (b"[DONE]" in out or b"Hello." in out)
+
+
+def test_chaos(program, model, folder):
+    """Many clients that leave at any time: nothing stays behind."""
+    import random
+    rng = random.Random(5)
+    with Server(program, model, "--max-running", 32, replay=[{"text": "word " * 200, "repeat": True}], folder=folder, step=1000) as s:
+        end = time.monotonic() + 4
+        alive = []
+        n = 0
+        while time.monotonic() < end:
+            c = s.connect()
+            c.setblocking(False)
+            data = post(body=rng.choice([STREAM, BODY, json.dumps({**CHAT, "stream": True, "n": 3}).encode()]), path=rng.choice(["/v1/chat/completions", "/v1/messages", "/v1/responses"]))
+            try:
+                c.send(data[:rng.choice([len(data), len(data), rng.randrange(len(data))])])
+            except OSError:
+                pass
+            alive.append(c)
+            n += 1
+            while len(alive) > rng.randrange(60):
+                gone = alive.pop(rng.randrange(len(alive)))
+                if rng.random() < 0.5:
+                    try:
+                        gone.recv(100000)
+                    except OSError:
+                        pass
+                gone.close()
+            time.sleep(0.002)
+        for c in alive:
+            c.close()
+        assert n > 300
+        assert wait_idle(s, 10)
+        m = s.metrics()
+        assert m["num_requests_parked"] == 0 and m["streams"] == 0 and m["kv_cache_usage_perc"] == 0
+        assert s.wait_metric("connections", 1) == 1
+        assert s.request("POST", "/v1/chat/completions", CHAT)[0] == 200
+        assert s.stop() == 0
