@@ -15,7 +15,12 @@ typedef struct {
 } options;
 
 static const ds_opt table[] = {
-    { .name = "api-keys", .type = DS_OPT_STR, .offset = offsetof(options, file), .def = "keys.txt", .arg = "FILE", .help = "keys file; made if it isn't there" },
+    { .name = "api-keys",
+      .type = DS_OPT_STR,
+      .offset = offsetof(options, file),
+      .def = "keys.txt",
+      .arg = "FILE",
+      .help = "keys file; made if it isn't there" },
     { 0 },
 };
 

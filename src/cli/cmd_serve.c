@@ -16,7 +16,8 @@
 #include "server/server.h"
 
 typedef struct {
-    const char *model, *host, *unix_path, *admin, *tls_cert, *tls_key, *cors, *keys, *prefix, *responses_db, *access_log, *speculate, *replay;
+    const char *model, *host, *unix_path, *admin, *tls_cert, *tls_key, *cors, *keys, *prefix, *responses_db, *access_log, *speculate,
+        *replay;
     ds_opt_list names, set;
     int mode, act, kernels, encoding, log_level;
     bool no_tcp, strict_model, metrics_auth, prefix_cache, quiet;
@@ -86,7 +87,8 @@ static const ds_opt table[] = {
 
 static const ds_opt_cmd command = {
     .command = "deepserve serve",
-    .summary = "Serves Chat Completions, Responses, Messages and legacy Completions over HTTP until SIGTERM, which lets running requests end; a second one doesn't.\n"
+    .summary = "Serves Chat Completions, Responses, Messages and legacy Completions over HTTP until SIGTERM, which lets running requests "
+               "end; a second one doesn't.\n"
                "SIGHUP reads the keys file again. The line \"listening on http://HOST:PORT\" on standard output says that it is ready.",
     .usage = "--model DIR [--port P] [options]",
     .example = "deepserve serve --model models/demo --port 8000",
@@ -164,7 +166,8 @@ static ds_rc fit_memory(ds_engine_opts *eo, const ds_model *m, const options *o,
     }
     eo->max_context = low;
     if (low >= 2)
-        fprintf(stderr, "context: %u tokens, what fits into memory (the model's limit is %u)\n", low, ds_model_config(m)->max_position_embeddings);
+        fprintf(stderr, "context: %u tokens, what fits into memory (the model's limit is %u)\n", low,
+                ds_model_config(m)->max_position_embeddings);
     return ds_engine_plan_get(&plan, m, eo, err);
 }
 
@@ -190,18 +193,22 @@ static ds_rc open_engine(service *s, ds_engine_opts *eo, ds_config *config, ds_e
             eo->kv_blocks = 16384; /* no block holds anything */
         if (eo->kv_blocks < eo->max_context / 128 + 2)
             eo->kv_blocks = eo->max_context / 128 + 2;
-        return ds_engine_create_stub(&s->engine,
-                                     &(ds_engine_stub){ .vocab = ds_tokenizer_size(s->tokenizer), .token = replayed_token, .ctx = s, .step_ns = (uint64_t)o->step_us * 1000 }, eo,
-                                     err);
+        return ds_engine_create_stub(
+            &s->engine,
+            &(ds_engine_stub){
+                .vocab = ds_tokenizer_size(s->tokenizer), .token = replayed_token, .ctx = s, .step_ns = (uint64_t)o->step_us * 1000 },
+            eo, err);
     }
     rc = ds_cli_model_open(&s->m, o->model, kernel_names[o->kernels], (uint32_t)o->threads, err);
     if (rc != DS_OK)
         return rc;
     *config = *ds_model_config(s->m.model);
     if (ds_tokenizer_size(s->tokenizer) != config->vocab_size)
-        return ds_fail(err, DS_E_FORMAT, "tokenizer.json has %u ids, config.json vocab_size is %u", ds_tokenizer_size(s->tokenizer), config->vocab_size);
+        return ds_fail(err, DS_E_FORMAT, "tokenizer.json has %u ids, config.json vocab_size is %u", ds_tokenizer_size(s->tokenizer),
+                       config->vocab_size);
     if (o->context > config->max_position_embeddings)
-        return ds_fail(err, DS_E_ARG, "--context %" PRId64 " exceeds the model's limit of %u tokens", o->context, config->max_position_embeddings);
+        return ds_fail(err, DS_E_ARG, "--context %" PRId64 " exceeds the model's limit of %u tokens", o->context,
+                       config->max_position_embeddings);
     rc = fit_memory(eo, s->m.model, o, err);
     return rc == DS_OK ? ds_engine_create(&s->engine, s->m.model, s->m.pool, eo, err) : rc;
 }
@@ -250,8 +257,8 @@ static ds_rc load(void *ctx, ds_server_model *out, ds_err *err)
     out->tokenizer = s->tokenizer;
     out->max_context = plan.max_context ? plan.max_context : eo.max_context;
     out->fingerprint = "deepserve-" DS_VERSION;
-    fprintf(stderr, "memory: %.1f MiB in caches and buffers, KV for %" PRIu64 " tokens, context of %u, %u at a time\n", (double)plan.total / 0x1p20, plan.kv_tokens,
-            out->max_context, plan.max_running);
+    fprintf(stderr, "memory: %.1f MiB in caches and buffers, KV for %" PRIu64 " tokens, context of %u, %u at a time\n",
+            (double)plan.total / 0x1p20, plan.kv_tokens, out->max_context, plan.max_running);
     return DS_OK;
 }
 

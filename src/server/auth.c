@@ -76,7 +76,8 @@ static ds_rc parse_setting(ds_auth_key *k, const char *word, ds_err *err)
         return DS_OK;
     }
     if (!eq || !read_limit(&v, eq + 1))
-        return ds_fail(err, DS_E_FORMAT, "'%s': expected tenant=T, rps=N, concurrent=N or tokens_per_minute=N", ds_quote(q, sizeof q, word, strlen(word)));
+        return ds_fail(err, DS_E_FORMAT, "'%s': expected tenant=T, rps=N, concurrent=N or tokens_per_minute=N",
+                       ds_quote(q, sizeof q, word, strlen(word)));
     if (n == 3 && memcmp(word, "rps", n) == 0)
         k->rps = v;
     else if (n == 10 && memcmp(word, "concurrent", n) == 0 && v >= 1 && v <= 1e9)

@@ -26,7 +26,7 @@ typedef struct {
     double requests, tokens; /* what may be used now */
     uint64_t at_us;          /* when that was true */
     uint32_t running;
-    uint32_t refs;           /* requests that hold this entry, and the list */
+    uint32_t refs; /* requests that hold this entry, and the list */
 } ds_auth_key;
 
 /* DS_E_IO, DS_E_FORMAT with the line's number, DS_E_NOMEM. */

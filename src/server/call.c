@@ -129,7 +129,9 @@ static void reply_count(ds_call *c)
     ds_buf b = { 0 };
 
     if (c->kind == DS_CALL_COUNT) {
-        ds_buf_printf(&b, c->proto == DS_PROTO_RESPONSES ? "{\"object\":\"response.input_tokens\",\"input_tokens\":%" PRIu64 "}" : "{\"input_tokens\":%" PRIu64 "}",
+        ds_buf_printf(&b,
+                      c->proto == DS_PROTO_RESPONSES ? "{\"object\":\"response.input_tokens\",\"input_tokens\":%" PRIu64 "}"
+                                                     : "{\"input_tokens\":%" PRIu64 "}",
                       c->n_prompt_tokens);
     } else {
         ds_buf_printf(&b, "{\"count\":%" PRIu64 ",\"max_model_len\":%u,\"tokens\":[", c->n_prompt_tokens, c->s->model.max_context);
@@ -188,7 +190,8 @@ static void refuse_add(ds_call *c, ds_rc rc, const ds_err *err)
 {
     if (rc == DS_E_AGAIN) {
         c->x->retry_s = 1;
-        fail_with(c, c->proto == DS_PROTO_MESSAGES ? 529 : 429, c->proto == DS_PROTO_MESSAGES ? NULL : "rate_limit_exceeded", "the queue is full; try again in 1s");
+        fail_with(c, c->proto == DS_PROTO_MESSAGES ? 529 : 429, c->proto == DS_PROTO_MESSAGES ? NULL : "rate_limit_exceeded",
+                  "the queue is full; try again in 1s");
     } else if (rc == DS_E_ARG) {
         fail_with(c, 400, NULL, err->msg);
     } else {
@@ -251,7 +254,8 @@ void ds_call_prepared(ds_call *c)
 
 static bool enter_key(ds_exchange *x)
 {
-    static const char *const what[] = { "", "too many requests a second for this key", "too many requests at a time for this key", "the key's tokens of this minute are used up" };
+    static const char *const what[] = { "", "too many requests a second for this key", "too many requests at a time for this key",
+                                        "the key's tokens of this minute are used up" };
     ds_quota q = ds_auth_enter(x->key, ds_now_us(), &x->retry_s);
     ds_api_error e;
 
@@ -359,7 +363,13 @@ static bool keep(ds_call *c)
     }
     if (rc == DS_OK)
         rc = ds_store_put(c->s->store,
-                          &(ds_store_record){ .tenant = c->tenant, .id = c->id, .body = body, .items = items.p, .body_n = body_n, .items_n = items.len, .n_input_bytes = input.n,
+                          &(ds_store_record){ .tenant = c->tenant,
+                                              .id = c->id,
+                                              .body = body,
+                                              .items = items.p,
+                                              .body_n = body_n,
+                                              .items_n = items.len,
+                                              .n_input_bytes = input.n,
                                               .now_s = ds_server_wall(c->s) },
                           &err);
     if (rc != DS_OK)
@@ -421,7 +431,9 @@ static void finish_choice(ds_call *c, uint32_t choice, ds_stream_end end)
         return;
     }
     reason = ds_stream_finish_reason(c->stream, choice);
-    c->s->m.finished[reason && strcmp(reason, "length") == 0 ? DS_FINISHED_LENGTH : reason && strcmp(reason, "stop") != 0 ? DS_FINISHED_TOOLS : DS_FINISHED_STOP]++;
+    c->s->m.finished[reason && strcmp(reason, "length") == 0 ? DS_FINISHED_LENGTH
+                     : reason && strcmp(reason, "stop") != 0 ? DS_FINISHED_TOOLS
+                                                             : DS_FINISHED_STOP]++;
     c->unfinished--;
     if (c->unfinished == 0 && c->x)
         complete(c);

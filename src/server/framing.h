@@ -12,10 +12,10 @@
 #include <stdint.h>
 
 typedef struct {
-    size_t bytes;                  /* accounted for so far */
-    const char *why;               /* first thing that is wrong; NULL = nothing yet */
+    size_t bytes;    /* accounted for so far */
+    const char *why; /* first thing that is wrong; NULL = nothing yet */
     bool http10, has_length, has_coding, has_host, chunked, empty_value;
-    uint64_t length;               /* Content-Length */
+    uint64_t length; /* Content-Length */
 } ds_framing;
 
 /* The request line. `target` as it came, with its query. */

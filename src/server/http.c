@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -19,10 +20,10 @@
 #include "server/server_internal.h"
 
 enum {
-    POOL_EXTRA_BYTES = 32 << 10,  /* of a connection's memory besides the head: for the response */
+    POOL_EXTRA_BYTES = 32 << 10, /* of a connection's memory besides the head: for the response */
     PEM_MAX_BYTES = 1 << 20,
     CALLBACK_BLOCK = 16 << 10,
-    PIECE_BYTES = 256 << 10,      /* larger bodies are handed out in pieces, so that a reader's progress shows */
+    PIECE_BYTES = 256 << 10, /* larger bodies are handed out in pieces, so that a reader's progress shows */
     BACKLOG = 1024,
 };
 
@@ -42,7 +43,8 @@ void ds_http_kill(ds_conn *c)
     if (c->dead)
         return;
     c->dead = true;
-    setsockopt(c->fd, SOL_SOCKET, SO_LINGER, &(struct linger){ .l_onoff = 1 }, sizeof(struct linger)); /* what waits in the kernel goes too */
+    setsockopt(c->fd, SOL_SOCKET, SO_LINGER, &(struct linger){ .l_onoff = 1 },
+               sizeof(struct linger)); /* what waits in the kernel goes too */
     shutdown(c->fd, SHUT_RDWR);
     c->l->due = true;
     if (c->x) {
@@ -156,7 +158,9 @@ void ds_reply(ds_exchange *x, int status, const char *type, ds_buf *body)
 {
     if (body->oom) {
         ds_buf_free(body);
-        ds_reply_static(x, 500, "application/json", "{\"error\":{\"message\":\"out of memory\",\"type\":\"internal_error\",\"param\":null,\"code\":\"internal_error\"}}", 98);
+        ds_reply_static(
+            x, 500, "application/json",
+            "{\"error\":{\"message\":\"out of memory\",\"type\":\"internal_error\",\"param\":null,\"code\":\"internal_error\"}}", 98);
         return;
     }
     x->reply = *body;
@@ -234,7 +238,8 @@ static void add_headers(struct MHD_Response *r, const ds_exchange *x)
             MHD_add_response_header(r, "Vary", "Origin");
         if (x->preflight) {
             MHD_add_response_header(r, "Access-Control-Allow-Methods", "GET, POST, DELETE, OPTIONS");
-            MHD_add_response_header(r, "Access-Control-Allow-Headers", "authorization, content-type, x-api-key, anthropic-version, anthropic-beta, x-request-id, *");
+            MHD_add_response_header(r, "Access-Control-Allow-Headers",
+                                    "authorization, content-type, x-api-key, anthropic-version, anthropic-beta, x-request-id, *");
             MHD_add_response_header(r, "Access-Control-Max-Age", "3600");
         }
     }
@@ -364,7 +369,8 @@ static void begin(ds_exchange *x, const char *method, const char *version)
         if ((unsigned char)*t <= 0x20 || (unsigned char)*t >= 0x7f)
             why = "the target has characters that must be escaped";
     if (!why && head > x->s->o.max_head)
-        ds_api_fail(&e, 431, "invalid_request_error", "request_header_fields_too_large", NULL, "the head of the request is above %zu bytes", x->s->o.max_head);
+        ds_api_fail(&e, 431, "invalid_request_error", "request_header_fields_too_large", NULL, "the head of the request is above %zu bytes",
+                    x->s->o.max_head);
     else if (why)
         ds_api_fail(&e, 400, NULL, "bad_request_framing", NULL, "%s", why);
     else {
@@ -397,8 +403,8 @@ static void take_body(ds_exchange *x, const char *data, size_t n)
         ds_http_kill(x->c);
 }
 
-static enum MHD_Result on_request(void *cls, struct MHD_Connection *m, const char *url, const char *method, const char *version, const char *data, size_t *data_n,
-                                  void **con_cls)
+static enum MHD_Result on_request(void *cls, struct MHD_Connection *m, const char *url, const char *method, const char *version,
+                                  const char *data, size_t *data_n, void **con_cls)
 {
     ds_exchange *x = *con_cls;
 
@@ -453,7 +459,8 @@ static void log_access(ds_exchange *x, uint64_t now)
     ds_json_write_str(b, x->method, strlen(x->method), DS_JSON_COMPACT);
     ds_buf_puts(b, ",\"path\":"); /* without the query, which may hold a key; without ids of stored things */
     ds_json_write_str(b, x->target, x->path_n < 200 ? x->path_n : 200, DS_JSON_COMPACT);
-    ds_buf_printf(b, ",\"status\":%d,\"ms\":%.3f,\"bytes\":%llu", x->replied ? x->status : 0, (double)(now - x->start_us) / 1e3, (unsigned long long)x->sent);
+    ds_buf_printf(b, ",\"status\":%d,\"ms\":%.3f,\"bytes\":%llu", x->replied ? x->status : 0, (double)(now - x->start_us) / 1e3,
+                  (unsigned long long)x->sent);
     if (x->route)
         ds_buf_printf(b, ",\"route\":\"%s\"", x->route->name);
     if (x->key_name[0])
@@ -591,13 +598,22 @@ static bool past(uint64_t now_us, uint64_t then_us, uint64_t limit_ms)
     return now_us > then_us && now_us - then_us > limit_ms * 1000;
 }
 
+static bool nothing_unread(const ds_conn *c)
+{
+    int n = 0;
+    return ioctl(c->fd, FIONREAD, &n) != 0 || n == 0;
+}
+
 static void sweep_conn(ds_server *s, ds_conn *c, uint64_t now)
 {
     ds_exchange *x = c->x;
 
     if (c->dead)
         return;
-    if (!x || !x->started) {
+    if (c->half_closed && (!x || !x->complete) &&
+        nothing_unread(c)) { /* the rest of the request won't come; the library misses an end that comes with data */
+        ds_http_kill(c);
+    } else if (!x || !x->started) {
         uint64_t limit = c->in_head || c->fresh || x ? s->o.header_ms : s->o.idle_ms;
         if (past(now, c->since_us, limit) || (!x && !c->in_head && s->draining))
             ds_http_kill(c);
@@ -691,7 +707,8 @@ static ds_rc listen_tcp(ds_server *s, int *out, ds_err *err)
     freeaddrinfo(list);
     if (fd < 0)
         return ds_fail(err, DS_E_IO, "%s port %u: %s", q, s->o.port, strerror(why));
-    if (getsockname(fd, (struct sockaddr *)&a, &n) != 0 || getnameinfo((struct sockaddr *)&a, n, name, sizeof name, port, sizeof port, NI_NUMERICHOST | NI_NUMERICSERV) != 0) {
+    if (getsockname(fd, (struct sockaddr *)&a, &n) != 0 ||
+        getnameinfo((struct sockaddr *)&a, n, name, sizeof name, port, sizeof port, NI_NUMERICHOST | NI_NUMERICSERV) != 0) {
         close(fd);
         return ds_fail(err, DS_E_IO, "%s: no address", q);
     }
@@ -705,7 +722,9 @@ static ds_rc read_pem(char **out, const char *path, ds_err *err)
     size_t n;
     ds_rc rc = ds_file_read(out, &n, path, PEM_MAX_BYTES, err);
     char label[220];
-    return rc == DS_OK && !strstr(*out, "-----BEGIN") ? ds_fail(err, DS_E_FORMAT, "%s: no PEM file", ds_file_label(label, sizeof label, path)) : rc;
+    return rc == DS_OK && !strstr(*out, "-----BEGIN")
+               ? ds_fail(err, DS_E_FORMAT, "%s: no PEM file", ds_file_label(label, sizeof label, path))
+               : rc;
 }
 
 typedef struct {
@@ -742,10 +761,11 @@ static ds_rc start_daemon(ds_listener *l, ds_err *err)
         opts[n++] = (struct MHD_OptionItem){ MHD_OPTION_HTTPS_MEM_KEY, 0, s->key_pem };
     }
     opts[n] = (struct MHD_OptionItem){ MHD_OPTION_END, 0, NULL };
-    l->daemon = MHD_start_daemon(MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG | (l->tls ? MHD_USE_TLS : 0), 0, NULL, NULL, on_request, l,
-                                 MHD_OPTION_EXTERNAL_LOGGER, on_library_log, s, MHD_OPTION_ARRAY, opts, MHD_OPTION_END);
+    l->daemon = MHD_start_daemon(MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG | (l->tls ? MHD_USE_TLS : 0), 0, NULL, NULL,
+                                 on_request, l, MHD_OPTION_EXTERNAL_LOGGER, on_library_log, s, MHD_OPTION_ARRAY, opts, MHD_OPTION_END);
     if (!l->daemon)
-        return ds_fail(err, l->tls ? DS_E_FORMAT : DS_E_IO, l->tls ? "the HTTP library refused to start; are certificate and key a pair?" : "the HTTP library refused to start");
+        return ds_fail(err, l->tls ? DS_E_FORMAT : DS_E_IO,
+                       l->tls ? "the HTTP library refused to start; are certificate and key a pair?" : "the HTTP library refused to start");
     l->fd = -1; /* the library closes it */
     i = MHD_get_daemon_info(l->daemon, MHD_DAEMON_INFO_EPOLL_FD);
     if (!i)

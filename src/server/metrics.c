@@ -5,8 +5,9 @@
 
 #include "base/json.h"
 
-static const double seconds[DS_HISTOGRAM_BOUNDS] = { 0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 10, 30, 60, 300, 1800 };
-static const double tokens[DS_HISTOGRAM_BOUNDS] = { 1,    2,    5,     10,    20,    50,    100,   200,    500,    1000,
+static const double seconds[DS_HISTOGRAM_BOUNDS] = { 0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.25,
+                                                     0.5,   0.75,   1,     2.5,  5,    10,   30,   60,    300, 1800 };
+static const double tokens[DS_HISTOGRAM_BOUNDS] = { 1,    2,    5,     10,    20,    50,     100,    200,    500,     1000,
                                                     2000, 5000, 10000, 20000, 50000, 100000, 200000, 500000, 1000000, 2000000 };
 
 static void observe(ds_histogram *h, const double *bounds, double v)
@@ -53,7 +54,8 @@ static void gauge(const page *p, const char *name, const char *help, double v)
     ds_buf_printf(p->b, "%s%s %.17g\n", p->prefix, name, v);
 }
 
-static void by_label(const page *p, const char *name, const char *type, const char *help, const char *label, const char *const *values, const uint64_t *v, size_t n)
+static void by_label(const page *p, const char *name, const char *type, const char *help, const char *label, const char *const *values,
+                     const uint64_t *v, size_t n)
 {
     head(p, name, type, help);
     for (size_t i = 0; i < n; i++)
@@ -70,7 +72,8 @@ static void histogram(const page *p, const char *name, const char *help, const d
         ds_buf_printf(p->b, "%s%s_bucket{le=\"%g\"} %" PRIu64 "\n", p->prefix, name, bounds[i], n);
     }
     n += h->n[DS_HISTOGRAM_BOUNDS];
-    ds_buf_printf(p->b, "%s%s_bucket{le=\"+Inf\"} %" PRIu64 "\n%s%s_sum %.9g\n%s%s_count %" PRIu64 "\n", p->prefix, name, n, p->prefix, name, h->sum, p->prefix, name, n);
+    ds_buf_printf(p->b, "%s%s_bucket{le=\"+Inf\"} %" PRIu64 "\n%s%s_sum %.9g\n%s%s_count %" PRIu64 "\n", p->prefix, name, n, p->prefix,
+                  name, h->sum, p->prefix, name, n);
 }
 
 /* The engine counts in powers of two of microseconds. */
@@ -84,20 +87,23 @@ static void engine_histogram(const page *p, const char *name, const char *help, 
         if (i + 1 < DS_ENGINE_HIST)
             ds_buf_printf(p->b, "%s%s_bucket{le=\"%.9g\"} %" PRIu64 "\n", p->prefix, name, (double)(UINT64_C(1) << (i + 1)) / 1e6, n);
     }
-    ds_buf_printf(p->b, "%s%s_bucket{le=\"+Inf\"} %" PRIu64 "\n%s%s_sum %.9g\n%s%s_count %" PRIu64 "\n", p->prefix, name, n, p->prefix, name, (double)h->sum_us / 1e6,
-                  p->prefix, name, n);
+    ds_buf_printf(p->b, "%s%s_bucket{le=\"+Inf\"} %" PRIu64 "\n%s%s_sum %.9g\n%s%s_count %" PRIu64 "\n", p->prefix, name, n, p->prefix,
+                  name, (double)h->sum_us / 1e6, p->prefix, name, n);
 }
 
 static void server_part(const page *p, const ds_metrics *m)
 {
-    static const char *const refused[DS_N_REFUSED] = { "framing", "too_large", "authentication", "not_found", "invalid", "quota", "queue_full", "unavailable", "internal" };
+    static const char *const refused[DS_N_REFUSED] = { "framing", "too_large",  "authentication", "not_found", "invalid",
+                                                       "quota",   "queue_full", "unavailable",    "internal" };
     static const char *const finished[DS_N_FINISHED] = { "stop", "length", "tool_calls", "abort", "deadline", "error" };
     static const char *const lost[3] = { "canceled", "deadline", "failed" };
     static const char *const classes[6] = { "other", "1xx", "2xx", "3xx", "4xx", "5xx" };
 
     by_label(p, "request_success_total", "counter", "Choices that ended, by reason.", "finished_reason", finished, m->finished, 4);
-    by_label(p, "request_failed_total", "counter", "Choices that the server ended, by reason.", "reason", finished + 4, m->finished + 4, DS_N_FINISHED - 4);
-    by_label(p, "request_refused_total", "counter", "Requests that were not taken, by reason.", "reason", refused, m->refused, DS_N_REFUSED);
+    by_label(p, "request_failed_total", "counter", "Choices that the server ended, by reason.", "reason", finished + 4, m->finished + 4,
+             DS_N_FINISHED - 4);
+    by_label(p, "request_refused_total", "counter", "Requests that were not taken, by reason.", "reason", refused, m->refused,
+             DS_N_REFUSED);
     by_label(p, "http_responses_total", "counter", "Responses by class of status.", "class", classes, m->http, 6);
     counter(p, "requests_accepted_total", "Requests that went to the engine.", m->accepted);
     counter(p, "client_disconnected_total", "Requests whose client went away before the end.", m->disconnected);
@@ -125,14 +131,16 @@ static void server_part(const page *p, const ds_metrics *m)
 static void engine_part(const page *p, const ds_engine_stats *e, const ds_engine_plan *plan)
 {
     static const char *const ends[6] = { "stop_id", "stop_string", "length", "canceled", "deadline", "failed" };
-    static const char *const positions[DS_ENGINE_MAX_DRAFTS] = { "0", "1", "2", "3", "4", "5", "6", "7", "8", "9", "10", "11", "12", "13", "14" };
+    static const char *const positions[DS_ENGINE_MAX_DRAFTS] = { "0", "1", "2",  "3",  "4",  "5",  "6", "7",
+                                                                 "8", "9", "10", "11", "12", "13", "14" };
     static const char *const phases[5] = { "device_busy", "device_idle", "plan", "finish", "draft" };
     uint64_t ns[5] = { e->device_busy_ns, e->device_idle_ns, e->host_plan_ns, e->host_finish_ns, e->draft_ns }, drafted = 0, kept = 0;
 
     gauge(p, "num_requests_running", "Requests being computed.", e->prefilling + e->running);
     gauge(p, "num_requests_waiting", "Requests in the engine's queue.", e->waiting);
     gauge(p, "num_requests_parked", "Requests that were preempted and wait.", e->parked);
-    gauge(p, "kv_cache_usage_perc", "Part of the KV blocks in use by requests, 0 to 1.", e->kv_blocks ? (double)e->kv_used / e->kv_blocks : 0);
+    gauge(p, "kv_cache_usage_perc", "Part of the KV blocks in use by requests, 0 to 1.",
+          e->kv_blocks ? (double)e->kv_used / e->kv_blocks : 0);
     gauge(p, "kv_blocks", "KV blocks of 128 tokens.", e->kv_blocks);
     gauge(p, "kv_blocks_cached", "KV blocks kept for prefix hits.", e->kv_cached);
     gauge(p, "saved_states_used", "Window states kept for hits.", e->states_used);
@@ -161,15 +169,17 @@ static void engine_part(const page *p, const ds_engine_stats *e, const ds_engine
     }
     counter(p, "spec_decode_num_draft_tokens_total", "Draft tokens verified.", drafted);
     counter(p, "spec_decode_num_accepted_tokens_total", "Draft tokens kept.", kept);
-    by_label(p, "spec_decode_num_draft_tokens_per_pos_total", "counter", "Draft tokens verified, by position.", "position", positions, e->drafted, DS_ENGINE_MAX_DRAFTS);
-    by_label(p, "spec_decode_num_accepted_tokens_per_pos_total", "counter", "Draft tokens kept, by position.", "position", positions, e->kept, DS_ENGINE_MAX_DRAFTS);
+    by_label(p, "spec_decode_num_draft_tokens_per_pos_total", "counter", "Draft tokens verified, by position.", "position", positions,
+             e->drafted, DS_ENGINE_MAX_DRAFTS);
+    by_label(p, "spec_decode_num_accepted_tokens_per_pos_total", "counter", "Draft tokens kept, by position.", "position", positions,
+             e->kept, DS_ENGINE_MAX_DRAFTS);
     engine_histogram(p, "engine_step_prefill_seconds", "Steps with prompt rows.", &e->step_prefill);
     engine_histogram(p, "engine_step_decode_seconds", "Steps without.", &e->step_decode);
     engine_histogram(p, "engine_time_between_tokens_seconds", "Time between tokens, in the engine.", &e->tbt);
 }
 
-void ds_metrics_write(ds_buf *b, const ds_metrics *m, const char *prefix, const ds_engine_stats *engine, const ds_engine_plan *plan, uint64_t stored_records,
-                      uint64_t stored_bytes)
+void ds_metrics_write(ds_buf *b, const ds_metrics *m, const char *prefix, const ds_engine_stats *engine, const ds_engine_plan *plan,
+                      uint64_t stored_records, uint64_t stored_bytes)
 {
     page p = { b, prefix };
 

@@ -31,7 +31,15 @@ typedef enum {
     DS_N_REFUSED,
 } ds_refused;
 
-typedef enum { DS_FINISHED_STOP, DS_FINISHED_LENGTH, DS_FINISHED_TOOLS, DS_FINISHED_ABORT, DS_FINISHED_DEADLINE, DS_FINISHED_ERROR, DS_N_FINISHED } ds_finished;
+typedef enum {
+    DS_FINISHED_STOP,
+    DS_FINISHED_LENGTH,
+    DS_FINISHED_TOOLS,
+    DS_FINISHED_ABORT,
+    DS_FINISHED_DEADLINE,
+    DS_FINISHED_ERROR,
+    DS_N_FINISHED
+} ds_finished;
 
 typedef struct {
     uint64_t accepted, refused[DS_N_REFUSED], finished[DS_N_FINISHED], disconnected, stalled, http[6] /* by status / 100 */;
@@ -47,7 +55,7 @@ void ds_histogram_seconds(ds_histogram *h, double s);
 void ds_histogram_tokens(ds_histogram *h, double n);
 
 /* Appends the page. `engine` and `plan` may be NULL while there is no engine. */
-void ds_metrics_write(ds_buf *b, const ds_metrics *m, const char *prefix, const ds_engine_stats *engine, const ds_engine_plan *plan, uint64_t stored_records,
-                      uint64_t stored_bytes);
+void ds_metrics_write(ds_buf *b, const ds_metrics *m, const char *prefix, const ds_engine_stats *engine, const ds_engine_plan *plan,
+                      uint64_t stored_records, uint64_t stored_bytes);
 
 #endif

@@ -87,8 +87,8 @@ static ds_rc check(ds_call *c)
     for (size_t k = 0; k < o->n_names && !known; k++)
         known = strlen(o->names[k]) == i->model.n && memcmp(o->names[k], i->model.p, i->model.n) == 0;
     if (!known)
-        return ds_api_fail(&c->refusal, 404, "not_found_error", "model_not_found", "model", "the model %.*s does not exist here", (int)(i->model.n < 200 ? i->model.n : 200),
-                           i->model.p);
+        return ds_api_fail(&c->refusal, 404, "not_found_error", "model_not_found", "model", "the model %.*s does not exist here",
+                           (int)(i->model.n < 200 ? i->model.n : 200), i->model.p);
     if (i->sampling.min_tokens)
         return ds_api_fail(&c->refusal, 400, NULL, NULL, "min_tokens", "a least number of tokens is not supported");
     for (uint32_t k = 0; k < i->sampling.n_logit_bias; k++)
@@ -125,7 +125,8 @@ static ds_rc encode(ds_call *c, ds_kit *k, uint32_t i)
         return DS_OK;
     }
     rc = ds_request_render(c->req, i, &runs, &n_runs, &err);
-    if (rc == DS_OK && c->kind == DS_CALL_TOKENIZE && c->proto == DS_PROTO_COMPLETIONS) { /* the text alone, without the beginning of a sentence */
+    if (rc == DS_OK && c->kind == DS_CALL_TOKENIZE &&
+        c->proto == DS_PROTO_COMPLETIONS) { /* the text alone, without the beginning of a sentence */
         runs++;
         n_runs--;
     }

@@ -174,7 +174,8 @@ static void stored(ds_exchange *x, const char *rest, size_t n, ds_store_part par
     ds_err err = { 0 };
     ds_buf b = { 0 };
 
-    if (unescape(id, sizeof id, rest, n) && ds_store_get(x->s->store, x->tenant, id, part, ds_server_wall(x->s), &text, &text_n, &err) != DS_OK) {
+    if (unescape(id, sizeof id, rest, n) &&
+        ds_store_get(x->s->store, x->tenant, id, part, ds_server_wall(x->s), &text, &text_n, &err) != DS_OK) {
         ds_logf(x->s->o.log, DS_LOG_ERROR, "store %s", err.msg);
         fail(x, DS_REFUSED_INTERNAL, 500, NULL, NULL, "the store of responses failed");
         return;
@@ -295,8 +296,8 @@ static void admin_status(ds_exchange *x, const char *rest, size_t n)
 
     (void)rest;
     (void)n;
-    ds_buf_printf(&b, "{\"ready\":%s,\"draining\":%s,\"connections\":%u,\"requests\":%u,\"streams\":%u}", s->up ? "true" : "false", s->draining ? "true" : "false",
-                  s->m.connections, s->n_calls, s->m.streams);
+    ds_buf_printf(&b, "{\"ready\":%s,\"draining\":%s,\"connections\":%u,\"requests\":%u,\"streams\":%u}", s->up ? "true" : "false",
+                  s->draining ? "true" : "false", s->m.connections, s->n_calls, s->m.streams);
     ds_reply(x, 200, JSON, &b);
 }
 
@@ -327,12 +328,18 @@ static const ds_route preflight_route = { .name = "preflight", .methods = "OPTIO
 
 static const ds_route chat = { .name = "chat", .methods = "POST", .proto = DS_PROTO_CHAT, .model = true, .run = generate };
 static const ds_route responses = { .name = "responses", .methods = "POST", .proto = DS_PROTO_RESPONSES, .model = true, .run = generate };
-static const ds_route response_tokens = { .name = "responses_count", .methods = "POST", .proto = DS_PROTO_RESPONSES, .model = true, .run = count };
-static const ds_route response = { .name = "response", .methods = "GET, HEAD, DELETE", .proto = DS_PROTO_RESPONSES, .run = get_or_delete_response };
+static const ds_route response_tokens = {
+    .name = "responses_count", .methods = "POST", .proto = DS_PROTO_RESPONSES, .model = true, .run = count
+};
+static const ds_route response = {
+    .name = "response", .methods = "GET, HEAD, DELETE", .proto = DS_PROTO_RESPONSES, .run = get_or_delete_response
+};
 static const ds_route input_items = { .name = "input_items", .methods = "GET, HEAD", .proto = DS_PROTO_RESPONSES, .run = get_input_items };
 static const ds_route messages = { .name = "messages", .methods = "POST", .proto = DS_PROTO_MESSAGES, .model = true, .run = generate };
 static const ds_route count_tokens = { .name = "count_tokens", .methods = "POST", .proto = DS_PROTO_MESSAGES, .model = true, .run = count };
-static const ds_route completions = { .name = "completions", .methods = "POST", .proto = DS_PROTO_COMPLETIONS, .model = true, .run = generate };
+static const ds_route completions = {
+    .name = "completions", .methods = "POST", .proto = DS_PROTO_COMPLETIONS, .model = true, .run = generate
+};
 static const ds_route models = { .name = "models", .methods = "GET, HEAD", .run = get_models };
 static const ds_route model = { .name = "model", .methods = "GET, HEAD", .run = get_model };
 static const ds_route tokenize_route = { .name = "tokenize", .methods = "POST", .model = true, .run = tokenize };
@@ -389,7 +396,8 @@ static const entry public_paths[] = {
     { "/", &page },
 };
 static const entry admin_paths[] = {
-    { "/status", &status_route }, { "/drain", &drain_route }, { "/reload", &reload_route }, { "/metrics", &metrics }, { "/health", &health }, { "/ready", &ready },
+    { "/status", &status_route }, { "/drain", &drain_route }, { "/reload", &reload_route },
+    { "/metrics", &metrics },     { "/health", &health },     { "/ready", &ready },
 };
 
 /* Does path fit the pattern? Then rest is what the star stands for. */

@@ -18,7 +18,7 @@
 #include "server/server_internal.h"
 
 enum {
-    SWEEP_US = 100000,         /* how often clocks are looked at */
+    SWEEP_US = 100000, /* how often clocks are looked at */
     STORE_SWEEP_US = 30000000,
     EVENTS = 256,
     ENGINE_EVENTS = 64,
@@ -108,7 +108,8 @@ static ds_rc set_up(ds_server *s, ds_err *err)
         return ds_fail(err, DS_E_ARG, "nothing to listen on");
     s->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
     s->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (s->epoll_fd < 0 || s->wake_fd < 0 || epoll_ctl(s->epoll_fd, EPOLL_CTL_ADD, s->wake_fd, &(struct epoll_event){ .events = EPOLLIN, .data.ptr = NULL }) != 0)
+    if (s->epoll_fd < 0 || s->wake_fd < 0 ||
+        epoll_ctl(s->epoll_fd, EPOLL_CTL_ADD, s->wake_fd, &(struct epoll_event){ .events = EPOLLIN, .data.ptr = NULL }) != 0)
         return ds_fail(err, DS_E_IO, "epoll: %s", strerror(errno));
     if (pthread_mutex_init(&s->mu, NULL) != 0 || pthread_cond_init(&s->more, NULL) != 0)
         return ds_fail(err, DS_E_NOMEM, "out of memory");

@@ -29,13 +29,13 @@ typedef struct ds_server ds_server;
 
 /* Strings are copied. Zero means the default that is named. */
 typedef struct {
-    const char *host;         /* address or name to listen on; NULL = 127.0.0.1 (::1 where there is no IPv4) */
-    uint16_t port;            /* 0: any free one */
-    bool no_tcp;              /* only the Unix socket */
-    const char *unix_path;    /* also, or only, a Unix-domain socket; an old socket file there is replaced. NULL: none */
-    const char *admin_path;   /* Unix-domain socket of the admin endpoints; NULL: none */
+    const char *host;               /* address or name to listen on; NULL = 127.0.0.1 (::1 where there is no IPv4) */
+    uint16_t port;                  /* 0: any free one */
+    bool no_tcp;                    /* only the Unix socket */
+    const char *unix_path;          /* also, or only, a Unix-domain socket; an old socket file there is replaced. NULL: none */
+    const char *admin_path;         /* Unix-domain socket of the admin endpoints; NULL: none */
     const char *tls_cert, *tls_key; /* PEM files; both or neither */
-    const char *cors_origin;  /* one origin, or "*"; NULL: no CORS headers */
+    const char *cors_origin;        /* one origin, or "*"; NULL: no CORS headers */
 
     size_t max_head;          /* bytes of a request's head; 0 = 32 KiB */
     size_t max_body;          /* 0 = 48 MiB */
@@ -44,24 +44,24 @@ typedef struct {
     uint32_t max_connections; /* 0 = 4096 */
     uint32_t workers;         /* 0 = 1 */
     uint64_t header_ms, body_ms, stall_ms, keepalive_ms, idle_ms, drain_ms; /* 0 = 10, 30, 10, 10, 75, 60 s */
-    uint64_t request_ms;      /* a request ends after that long; 0 = never */
+    uint64_t request_ms;                                                    /* a request ends after that long; 0 = never */
 
-    const char *keys_file;    /* NULL: no keys, everyone may use it */
-    bool metrics_auth;        /* /metrics needs a key too */
+    const char *keys_file;      /* NULL: no keys, everyone may use it */
+    bool metrics_auth;          /* /metrics needs a key too */
     const char *metrics_prefix; /* NULL = "deepserve_" */
 
     const char *const *names; /* what /v1/models lists; borrowed; the first is what others are served as */
     size_t n_names;
-    bool strict_model;        /* other names are a 404 */
+    bool strict_model;            /* other names are a 404 */
     const ds_recipe_opts *recipe; /* NULL: defaults. max_context_tokens is set from the model */
 
-    const char *responses_db; /* SQLite file of stored responses; NULL: in memory */
-    uint64_t responses_ttl_ms;/* 0 = 30 days */
-    uint64_t responses_bytes; /* 0 = 256 MiB */
+    const char *responses_db;  /* SQLite file of stored responses; NULL: in memory */
+    uint64_t responses_ttl_ms; /* 0 = 30 days */
+    uint64_t responses_bytes;  /* 0 = 256 MiB */
 
-    const ds_log *log;        /* borrowed; NULL: none */
-    int access_fd;            /* access log, a JSON object a line; -1: none */
-    int64_t (*wall_s)(void);  /* Unix time; NULL: the clock */
+    const ds_log *log;       /* borrowed; NULL: none */
+    int access_fd;           /* access log, a JSON object a line; -1: none */
+    int64_t (*wall_s)(void); /* Unix time; NULL: the clock */
 
     /* Called in the loop for each accepted request before it goes to the engine; what it returns is ds_server_tag of the request's `user`. NULL: none. */
     void *(*tag)(void *ctx, const char *body, size_t n);
@@ -70,12 +70,12 @@ typedef struct {
 
 /* What load() provides. */
 typedef struct {
-    ds_engine *engine;        /* started; wake must lead to ds_server_wake */
+    ds_engine *engine; /* started; wake must lead to ds_server_wake */
     const ds_tokenizer *tokenizer;
     int32_t stop_ids[DS_SERVER_STOP_IDS];
     size_t n_stop_ids;
-    uint32_t max_context;     /* tokens */
-    const char *fingerprint;  /* system_fingerprint; NULL: none. Borrowed */
+    uint32_t max_context;    /* tokens */
+    const char *fingerprint; /* system_fingerprint; NULL: none. Borrowed */
 } ds_server_model;
 
 typedef struct {

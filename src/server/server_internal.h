@@ -39,12 +39,12 @@ struct ds_conn {
     ds_listener *l;
     struct MHD_Connection *mhd;
     ds_conn *prev, *next;
-    ds_exchange *x;      /* the request in work; NULL between requests */
+    ds_exchange *x; /* the request in work; NULL between requests */
     int fd;
-    bool fresh;          /* no request yet */
-    bool half_closed;    /* the client sends no more */
-    bool dead;           /* shut down by us: close as soon as the library looks */
-    uint64_t since_us;   /* begin of what is being waited for: idle time, or the head */
+    bool fresh;        /* no request yet */
+    bool half_closed;  /* the client sends no more */
+    bool dead;         /* shut down by us: close as soon as the library looks */
+    uint64_t since_us; /* begin of what is being waited for: idle time, or the head */
     bool in_head;
 };
 
@@ -56,32 +56,32 @@ struct ds_exchange {
     const ds_route *route;
     ds_proto proto;
     /* the request */
-    const char *target;   /* as it came; path_n bytes of it are the path */
+    const char *target; /* as it came; path_n bytes of it are the path */
     size_t path_n;
     char method[16];
     char id[DS_REQUEST_ID_MAX + 1];
-    char trace[56];       /* traceparent, or "" */
+    char trace[56]; /* traceparent, or "" */
     char tenant[DS_AUTH_NAME_MAX + 1], key_name[DS_AUTH_NAME_MAX + 1];
     bool http10, head, keyed, versioned /* anthropic-version is there */, preflight;
-    ds_auth_key *key;     /* entered, to be left */
+    ds_auth_key *key; /* entered, to be left */
     ds_buf body;
-    uint64_t discarded;   /* bytes of a body that nobody wants */
+    uint64_t discarded; /* bytes of a body that nobody wants */
     /* progress */
     bool started, complete, suspended, refused, gone, probed;
     uint64_t start_us, body_us, upload_us;
     /* the response */
     bool have_reply, replied, stream, finished;
-    bool close;           /* Connection: close */
+    bool close; /* Connection: close */
     int status;
     uint32_t retry_s;
     const char *type;
-    const char *fixed;    /* body in static memory, fixed_n bytes; else reply */
+    const char *fixed; /* body in static memory, fixed_n bytes; else reply */
     size_t fixed_n;
     ds_buf reply;
-    ds_outq out;          /* stream */
-    uint64_t take_us;     /* last time the connection took bytes, or the queue was empty */
-    uint64_t put_us;      /* last event or comment */
-    uint64_t sent;        /* bytes of body */
+    ds_outq out;      /* stream */
+    uint64_t take_us; /* last time the connection took bytes, or the queue was empty */
+    uint64_t put_us;  /* last event or comment */
+    uint64_t sent;    /* bytes of body */
     /* for the access log */
     uint64_t prompt_tokens, cached_tokens, output_tokens, first_us;
     const char *finish, *why;
@@ -130,7 +130,7 @@ struct ds_call {
     ds_exchange *x; /* NULL: the client is gone */
     void *tag;
     bool preparing, failed, announced;
-    uint32_t live;     /* prompts with the engine */
+    uint32_t live; /* prompts with the engine */
     uint32_t unfinished;
     uint64_t n_prompt_tokens, n_cached, n_output, first_us;
     uint64_t seed;
@@ -187,29 +187,29 @@ struct ds_server {
 /* http.c: connections and responses */
 ds_rc ds_http_listen(ds_server *s, ds_err *err);
 void ds_http_close(ds_server *s);
-void ds_http_turn(ds_server *s, bool all);          /* runs the library where something is due */
+void ds_http_turn(ds_server *s, bool all); /* runs the library where something is due */
 int ds_http_timeout_ms(ds_server *s, int most);
 void ds_http_conn_event(ds_conn *c, uint32_t events);
-void ds_http_sweep(ds_server *s, uint64_t now_us);  /* clocks */
-void ds_http_kill(ds_conn *c);                      /* closes it without waiting for anything */
+void ds_http_sweep(ds_server *s, uint64_t now_us); /* clocks */
+void ds_http_kill(ds_conn *c);                     /* closes it without waiting for anything */
 void ds_http_flush_access(ds_server *s);
 /* A response; *body is taken. To be called while the request is complete or being refused, once. */
 void ds_reply(ds_exchange *x, int status, const char *type, ds_buf *body);
 void ds_reply_static(ds_exchange *x, int status, const char *type, const char *body, size_t n);
 void ds_reply_error(ds_exchange *x, const ds_api_error *e, ds_refused why);
-void ds_reply_stream(ds_exchange *x);               /* the head goes out, bytes follow with ds_out_put */
-char *ds_out_reserve(ds_exchange *x, size_t n);  /* NULL: the client is too slow and was given up */
-void ds_out_put(ds_exchange *x, size_t n);       /* n bytes were written where reserve said */
+void ds_reply_stream(ds_exchange *x);           /* the head goes out, bytes follow with ds_out_put */
+char *ds_out_reserve(ds_exchange *x, size_t n); /* NULL: the client is too slow and was given up */
+void ds_out_put(ds_exchange *x, size_t n);      /* n bytes were written where reserve said */
 void ds_out_end(ds_exchange *x);
 const char *ds_header(ds_exchange *x, const char *name); /* NULL: absent */
 
 /* routes.c: which request is what */
 struct ds_route {
-    const char *name;  /* for log and metrics */
+    const char *name;    /* for log and metrics */
     const char *methods; /* "GET,HEAD" */
     ds_proto proto;
-    bool open;         /* needs no key */
-    bool model;        /* needs the model */
+    bool open;                                                    /* needs no key */
+    bool model;                                                   /* needs the model */
     void (*run)(ds_exchange *x, const char *rest, size_t rest_n); /* rest: what a path pattern's * stands for */
 };
 /* Head read: route, checks that need no body. */
@@ -218,9 +218,9 @@ void ds_route_run(ds_exchange *x); /* body read */
 
 /* call.c */
 void ds_call_start(ds_exchange *x, ds_call_kind kind);
-void ds_call_prepared(ds_call *c);      /* back from preparation */
+void ds_call_prepared(ds_call *c); /* back from preparation */
 void ds_call_event(ds_call *c, const ds_event *ev);
-void ds_call_abandon(ds_call *c);       /* the client is gone */
+void ds_call_abandon(ds_call *c); /* the client is gone */
 void ds_call_free(ds_call *c);
 
 /* prepare.c: any thread */

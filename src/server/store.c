@@ -36,7 +36,8 @@ struct ds_store {
 
 static ds_rc failed(ds_store *s, int code, ds_err *err)
 {
-    return ds_fail(err, code == SQLITE_NOMEM ? DS_E_NOMEM : DS_E_IO, "stored responses: %s", s->db ? sqlite3_errmsg(s->db) : sqlite3_errstr(code));
+    return ds_fail(err, code == SQLITE_NOMEM ? DS_E_NOMEM : DS_E_IO, "stored responses: %s",
+                   s->db ? sqlite3_errmsg(s->db) : sqlite3_errstr(code));
 }
 
 static int64_t pragma(ds_store *s, const char *name)
@@ -65,10 +66,11 @@ static void recount(ds_store *s)
 
 static ds_rc set_up(ds_store *s, const char *path, ds_err *err)
 {
-    static const char schema[] = "PRAGMA application_id = 1685287525; PRAGMA user_version = 1;"
-                                 "CREATE TABLE IF NOT EXISTS response (tenant TEXT NOT NULL, id TEXT NOT NULL, expires INTEGER NOT NULL, bytes INTEGER NOT NULL,"
-                                 " body BLOB NOT NULL, items BLOB NOT NULL, input_bytes INTEGER NOT NULL, UNIQUE (tenant, id));"
-                                 "CREATE INDEX IF NOT EXISTS response_expires ON response (expires);";
+    static const char schema[] =
+        "PRAGMA application_id = 1685287525; PRAGMA user_version = 1;"
+        "CREATE TABLE IF NOT EXISTS response (tenant TEXT NOT NULL, id TEXT NOT NULL, expires INTEGER NOT NULL, bytes INTEGER NOT NULL,"
+        " body BLOB NOT NULL, items BLOB NOT NULL, input_bytes INTEGER NOT NULL, UNIQUE (tenant, id));"
+        "CREATE INDEX IF NOT EXISTS response_expires ON response (expires);";
     int rc = sqlite3_open_v2(path ? path : ":memory:", &s->db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX, NULL);
 
     if (rc != SQLITE_OK)
@@ -79,7 +81,9 @@ static ds_rc set_up(ds_store *s, const char *path, ds_err *err)
         return ds_fail(err, DS_E_FORMAT, "stored responses: %s", sqlite3_errmsg(s->db));
     if (tables > 0 && (id != APPLICATION_ID || pragma(s, "user_version") != VERSION))
         return ds_fail(err, DS_E_FORMAT, "stored responses: the file is a database of another program or version");
-    rc = sqlite3_exec(s->db, "PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; PRAGMA wal_autocheckpoint = 0; PRAGMA auto_vacuum = INCREMENTAL;", NULL, NULL, NULL);
+    rc = sqlite3_exec(
+        s->db, "PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; PRAGMA wal_autocheckpoint = 0; PRAGMA auto_vacuum = INCREMENTAL;",
+        NULL, NULL, NULL);
     if (rc == SQLITE_OK)
         rc = sqlite3_exec(s->db, schema, NULL, NULL, NULL);
     for (int i = 0; i < N_QUERIES && rc == SQLITE_OK; i++)

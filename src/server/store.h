@@ -22,7 +22,7 @@ typedef struct {
     const char *tenant, *id;
     const char *body, *items; /* the response object; the items of the whole chain as a record {"items":[…]} */
     size_t body_n, items_n;
-    size_t n_input_bytes;     /* of items' list, the part that was input */
+    size_t n_input_bytes; /* of items' list, the part that was input */
     int64_t now_s;
 } ds_store_record;
 /* DS_E_AGAIN: larger than the bound alone. DS_E_IO, DS_E_NOMEM. */

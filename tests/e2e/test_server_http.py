@@ -195,7 +195,7 @@ def test_client_gone(program, model, folder, way):
         took = time.monotonic() - begin
         assert took < 0.2, took  # 20 ms and what a busy machine adds
         if first:
-            assert s.metrics()["num_requests_waiting"] == 0 and s.metrics()["num_requests_running"] == 1
+            assert s.wait_metric("num_requests_waiting", 0, 0.2) == 0 and s.metrics()["num_requests_running"] == 1
             first.close()
         assert wait_idle(s)
 
