@@ -215,6 +215,8 @@ static void add_headers(struct MHD_Response *r, const ds_exchange *x)
 
     MHD_add_response_header(r, "Content-Type", x->type);
     MHD_add_response_header(r, "x-request-id", x->id);
+    if (x->fixed == ds_page_html)
+        MHD_add_response_header(r, "Content-Security-Policy", ds_page_csp);
     if (x->proto == DS_PROTO_MESSAGES)
         MHD_add_response_header(r, "request-id", x->id);
     if (x->trace[0])

@@ -78,7 +78,7 @@ static void get_openapi(ds_exchange *x, const char *rest, size_t n)
 {
     (void)rest;
     (void)n;
-    ds_reply_static(x, 200, JSON, ds_page_openapi, ds_page_openapi_bytes);
+    ds_reply_static(x, 200, JSON, ds_server_openapi, ds_server_openapi_bytes);
 }
 
 /* ---- models ---- */

@@ -15,6 +15,7 @@
 #include "server/framing.h"
 #include "server/metrics.h"
 #include "server/outq.h"
+#include "server/page.h"
 #include "server/server.h"
 #include "server/store.h"
 
@@ -237,8 +238,8 @@ void ds_workers_sweep(ds_server *s);    /* the store's housekeeping, by a worker
 int64_t ds_server_wall(const ds_server *s);
 void ds_server_make_id(ds_server *s, char *out, size_t cap, const char *prefix);
 
-/* page.c, made by the build */
-extern const char ds_page_html[], ds_page_openapi[];
-extern const size_t ds_page_html_bytes, ds_page_openapi_bytes;
+/* openapi.json as the build makes it into openapi.c */
+extern const char ds_server_openapi[];
+extern const size_t ds_server_openapi_bytes;
 
 #endif
