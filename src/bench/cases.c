@@ -138,29 +138,55 @@ typedef struct {
     ds_mat mat[3][EXPERTS];
 } moe;
 
-static void moe_once(void *arg, size_t rep)
+static void moe_with(moe *m, size_t rep, const ds_kern *k)
 {
-    moe *m = arg;
     size_t n = 0;
 
     for (size_t x = 0; x < EXPERTS; x++) /* other bytes each time */
         for (int i = 0; i < 3; i++)
             m->mat[i][x] =
                 cold_mat(m->r, rep * 3 * EXPERTS + n++, DS_MAT_MXFP4, i == 2 ? m->inner : m->d, i == 2 ? m->d : m->inner, m->scale);
-    m->r->k.experts(&m->r->e, &(ds_op_experts){ .y = m->y,
-                                                .x = m->x,
-                                                .shared = m->shared,
-                                                .w1 = m->mat[0],
-                                                .w3 = m->mat[1],
-                                                .w2 = m->mat[2],
-                                                .sel = m->sel,
-                                                .w = m->w,
-                                                .rows = m->rows,
-                                                .d = m->d,
-                                                .inner = m->inner,
-                                                .experts = EXPERTS,
-                                                .k = TOP,
-                                                .limit = 10.0f });
+    k->experts(&m->r->e, &(ds_op_experts){ .y = m->y,
+                                           .x = m->x,
+                                           .shared = m->shared,
+                                           .w1 = m->mat[0],
+                                           .w3 = m->mat[1],
+                                           .w2 = m->mat[2],
+                                           .sel = m->sel,
+                                           .w = m->w,
+                                           .rows = m->rows,
+                                           .d = m->d,
+                                           .inner = m->inner,
+                                           .experts = EXPERTS,
+                                           .k = TOP,
+                                           .limit = 10.0f });
+}
+
+static void moe_once(void *arg, size_t rep)
+{
+    moe *m = arg;
+    moe_with(m, rep, &m->r->k);
+}
+
+/* The first row against ref. */
+static ds_rc check_moe(moe *m, ds_err *err)
+{
+    run *r = m->r;
+    size_t rows = m->rows;
+    float *want = take_zeroed(m->d, sizeof *want);
+    ds_rc rc = want ? DS_OK : no_memory(err);
+
+    if (rc == DS_OK) {
+        moe ref = *m;
+        ref.rows = m->rows = 1;
+        ref.y = want;
+        moe_with(&ref, 0, &r->ref);
+        moe_with(m, 0, &r->k);
+        rc = compare("experts", m->y, want, m->d, r->e.bf16 ? 0.02 : 1e-4, err);
+    }
+    m->rows = rows;
+    free(want);
+    return rc;
 }
 
 ds_rc bench_experts(run *r, ds_err *err)
@@ -189,15 +215,17 @@ ds_rc bench_experts(run *r, ds_err *err)
                     m.w[k * TOP + t] = 0.25f;
                 }
             memset(m.scale, 116, one / 32);
-            for (int bf16 = 0; bf16 < 2 && !r->stopped; bf16++) {
+            for (int bf16 = 0; bf16 < 2 && rc == DS_OK && !r->stopped; bf16++) {
                 size_t active = m.rows * TOP < EXPERTS ? m.rows * TOP : EXPERTS;
                 bool bytes = m.rows == 1;
                 ds_bench_case c = { .op = "experts", .act = bf16 ? "bf16" : "f32" };
                 r->e.bf16 = bf16;
+                rc = check_moe(&m, err);
                 snprintf(c.shape, sizeof c.shape, "mxfp4 d=%u inner=%u top %d of %d rows=%zu", m.d, m.inner, TOP, EXPERTS, m.rows);
                 /* three matrices: the bytes of the chosen ones, or two operations for each weight, row and rank */
                 double work = bytes ? 3.0 * (double)active * (double)one * 17 / 32 : 6.0 * (double)one * (double)(m.rows * TOP);
-                time_case(r, &c, moe_once, &m, work, bytes ? ROOF_READ : (bf16 ? ROOF_BF16 : ROOF_FMA));
+                if (rc == DS_OK)
+                    time_case(r, &c, moe_once, &m, work, bytes ? ROOF_READ : (bf16 ? ROOF_BF16 : ROOF_FMA));
             }
         } else {
             rc = no_memory(err);
@@ -389,6 +417,36 @@ static void index_once(void *arg, size_t rep)
     c->r->k.index_topk(&c->r->e, &a);
 }
 
+/* Sums in f32 and in double may choose another entry right at the edge. */
+static ds_rc check_index(cached *c, ds_err *err)
+{
+    run *r = c->r;
+    size_t rows = c->rows, same = 0;
+    int32_t *sel = c->sel, *want = take_zeroed(c->topk, sizeof *want);
+    uint32_t *n_sel = c->n_sel, n_want = 0, n_got = 0;
+    ds_op_index_topk a;
+
+    if (!want)
+        return no_memory(err);
+    c->st.n_rows = c->count = 1;
+    a = index_op(c);
+    r->k.index_topk(&r->e, &a);
+    n_got = n_sel[0];
+    a.sel = want;
+    a.n_sel = &n_want;
+    r->ref.index_topk(&r->e, &a);
+    c->st.n_rows = c->count = (uint32_t)rows;
+    for (uint32_t i = 0, k = 0; i < n_want; i++) {
+        while (k < n_got && sel[k] < want[i])
+            k++;
+        same += k < n_got && sel[k] == want[i];
+    }
+    free(want);
+    if (n_got != n_want || same * 100 < (size_t)n_want * 98)
+        return ds_fail(err, DS_E_FORMAT, "bench: index_topk chose %u entries, %zu of them as ref, which has %u", n_got, same, n_want);
+    return DS_OK;
+}
+
 ds_rc bench_index(run *r, ds_err *err)
 {
     static const struct {
@@ -413,8 +471,10 @@ ds_rc bench_index(run *r, ds_err *err)
                 ds_kv_index_pack(c.kv + (size_t)k * DS_IDX_REC(c.dim), v, c.dim);
             }
             snprintf(b.shape, sizeof b.shape, "heads=%u dim=%u entries=%u top %u rows=%u", c.heads, c.dim, c.entries, c.topk, c.rows);
-            /* two operations for each byte product */
-            time_case(r, &b, index_once, &c, 2.0 * c.heads * c.dim * (double)c.entries * c.rows, ROOF_BYTES);
+            if (c.entries <= 16384)
+                rc = check_index(&c, err);
+            if (rc == DS_OK) /* two operations for each byte product */
+                time_case(r, &b, index_once, &c, 2.0 * c.heads * c.dim * (double)c.entries * c.rows, ROOF_BYTES);
         } else {
             rc = no_memory(err);
         }
@@ -435,6 +495,33 @@ static void turn_once(void *arg, size_t rep)
     turn *t = arg;
     (void)rep;
     t->r->k.mhc(&t->r->e, &t->a);
+}
+
+/* x and the mix of the first row; X is left as ref makes it. */
+static ds_rc check_mhc(turn *t, ds_err *err)
+{
+    run *r = t->r;
+    size_t d = t->a.d, nd = t->a.n * d, out = (size_t)(2 + t->a.n) * t->a.n;
+    float *X = take_zeroed(nd, sizeof *X), *x = take_zeroed(d, sizeof *x), *mix = take_zeroed(out, sizeof *mix);
+    ds_op_mhc one = t->a, ref = t->a;
+    ds_rc rc = X && x && mix ? DS_OK : no_memory(err);
+
+    if (rc == DS_OK) {
+        one.rows = ref.rows = 1;
+        memcpy(X, t->a.X, nd * sizeof *X);
+        ref.X = X;
+        ref.x = x;
+        ref.mix_out = mix;
+        r->ref.mhc(&r->e, &ref);
+        r->k.mhc(&r->e, &one);
+        rc = compare("mhc", t->a.x, x, d, 1e-5, err);
+        if (rc == DS_OK)
+            rc = compare("mhc", t->a.mix_out, mix, out, 1e-4, err);
+    }
+    free(X);
+    free(x);
+    free(mix);
+    return rc;
 }
 
 ds_rc bench_mhc(run *r, ds_err *err)
@@ -476,8 +563,9 @@ ds_rc bench_mhc(run *r, ds_err *err)
                          .eps = 1e-20f,
                          .hc_eps = 1e-6f } };
             snprintf(c.shape, sizeof c.shape, "n=4 d=%zu rows=%zu", d, rows);
-            /* the projection to 24 values, and 25 products and sums for each of the d columns */
-            time_case(r, &c, turn_once, &t, 2.0 * (double)(rows * d) * (double)(out * n + 24), ROOF_FMA);
+            rc = check_mhc(&t, err);
+            if (rc == DS_OK) /* the projection to 24 values, and 24 products and sums for each of the d columns */
+                time_case(r, &c, turn_once, &t, 2.0 * (double)(rows * d) * (double)(out * n + 24), ROOF_FMA);
         } else {
             rc = no_memory(err);
         }

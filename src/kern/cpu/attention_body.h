@@ -33,7 +33,7 @@ static void decode_main(float *d, const uint8_t *rec, size_t dim)
 {
     for (size_t c = 0; c < dim; c += CHUNK) {
         vf a, b, s = vf_group_scales(rec + dim / 2 + c / 16);
-        vf_of_e2m1(&a, &b, rec + c / 2, 1.0f);
+        vf_of_e2m1(&a, &b, rec + c / 2, ds_e2m1_scaled[127]);
         vf_store(d + c, vf_mul(a, s));
         vf_store(d + c + VW, vf_mul(b, s));
     }

@@ -52,13 +52,10 @@ static inline __attribute__((always_inline)) __m512i decode_bf16(ds_mat_type typ
 
     uint8_t scale = r.scale[c / 32];
     if (type == DS_MAT_MXFP4) {
-        /* the sixteen values twice: a permutation reads five bits of each index, the fifth is whatever stands there */
-        const __m512i value = _mm512_broadcast_i64x4(_mm256_setr_epi16(
-            0, LESS(0x3f00), LESS(0x3f80), LESS(0x3fc0), LESS(0x4000), LESS(0x4040), LESS(0x4080), LESS(0x40c0), (short)0x8000,
-            LESS(0xbf00), LESS(0xbf80), LESS(0xbfc0), LESS(0xc000), LESS(0xc040), LESS(0xc080), LESS(0xc0c0)));
         if (__builtin_expect((uint8_t)(scale - 2) > 250, 0))
             return decode_bf16_slow(type, r.data + c / 2, scale);
-        __m512i scaled = _mm512_mask_add_epi16(value, 0xfefefefe, value, _mm512_set1_epi32((int)ds_e8m0_words[scale]));
+        __m512i scaled =
+            _mm512_load_si512(ds_e2m1_words[scale]); /* a permutation reads five bits of each index, the fifth is whatever stands there */
         __m512i d = _mm512_cvtepu8_epi32(_mm_loadu_si128((const void *)(r.data + c / 2)));
         return _mm512_permutexvar_epi16(_mm512_or_si512(d, _mm512_slli_epi32(d, 12)), scaled);
     }

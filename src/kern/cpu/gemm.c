@@ -2,6 +2,7 @@
 #include "kern/cpu/gemm.h"
 
 #include <math.h>
+#include <pthread.h>
 #include <string.h>
 
 #include "format/numfmt.h"
@@ -86,6 +87,25 @@ const uint32_t ds_e8m0_words[256] = {
     0x7d007d00u, 0x7d807d80u, 0x7e007e00u, 0x7e807e80u, 0x7f007f00u, 0x7f807f80u,
 };
 /* clang-format on */
+
+_Alignas(64) float ds_e2m1_scaled[256][16];
+_Alignas(64) uint16_t ds_e2m1_words[256][32];
+
+static void fill_tables(void)
+{
+    for (size_t s = 0; s < 256; s++)
+        for (size_t i = 0; i < 32; i++) {
+            float v = ds_e2m1_value[i % 16] * ds_e8m0_value[s];
+            ds_e2m1_scaled[s][i % 16] = v;
+            ds_e2m1_words[s][i] = ds_bf16_from_f32(v);
+        }
+}
+
+void ds_gemm_init(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, fill_tables);
+}
 
 enum { HANDOVER_NS = 4000 };
 

@@ -47,6 +47,10 @@ extern const ds_gemm ds_gemm_avx2, ds_gemm_avx512, ds_gemm_avx512bf16, ds_gemm_a
 
 /* Values of E8M0 codes, and those times 256 (from code 247 on infinity). */
 extern const float ds_e8m0_value[256], ds_e8m0_value256[256];
+/* E2M1 values times those of a scale: as floats, and as bf16, twice (for scales 2 .. 252, whose products bf16 has). Filled by ds_gemm_init. */
+extern _Alignas(64) float ds_e2m1_scaled[256][16];
+extern _Alignas(64) uint16_t ds_e2m1_words[256][32];
+void ds_gemm_init(void); /* any thread, any number of times */
 /* A code times 2^7, where bf16 has its exponent, in both halves. */
 extern const uint32_t ds_e8m0_words[256];
 

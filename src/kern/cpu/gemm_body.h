@@ -106,7 +106,7 @@ static inline __attribute__((always_inline)) void decode(vf *a, vf *b, ds_mat_ty
         }
         break;
     case DS_MAT_MXFP4:
-        vf_of_e2m1(a, b, r.data + c / 2, ds_e8m0_value[r.scale[c / 32]]);
+        vf_of_e2m1(a, b, r.data + c / 2, ds_e2m1_scaled[r.scale[c / 32]]);
         break;
     }
 }

@@ -91,6 +91,7 @@ static void experts_avx2(ds_exec *e, const ds_op_experts *a)
 
 void ds_cpu_use_avx2(ds_kern *k)
 {
+    ds_gemm_init();
     k->name = "avx2";
     k->scratch_bytes = scratch_avx2;
     k->linear = linear_avx2;

@@ -187,12 +187,12 @@ static inline void vf_of_bf16(vf *even, vf *odd, const void *p)
     *odd = _mm256_castsi256_ps(_mm256_and_si256(v, _mm256_set1_epi32((int)0xffff0000u)));
 }
 
-static inline void vf_of_e2m1(vf *even, vf *odd, const void *p, float scale)
+static inline void vf_of_e2m1(vf *even, vf *odd, const void *p, const float value[16])
 {
-    const __m256 value = _mm256_setr_ps(0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f);
     const __m256i sign = _mm256_set1_epi32(INT32_MIN);
-    __m256 scaled = _mm256_mul_ps(value, _mm256_set1_ps(scale));
-    __m256i d = _mm256_cvtepu8_epi32(_mm_loadl_epi64(p)), o = _mm256_srli_epi32(d, 4); /* a permutation reads three bits of each index */
+    __m256 scaled = _mm256_loadu_ps(value); /* the positive ones */
+    __m256i d = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)p)),
+            o = _mm256_srli_epi32(d, 4); /* a permutation reads three bits of each index */
     *even = _mm256_or_ps(_mm256_permutevar8x32_ps(scaled, d), _mm256_castsi256_ps(_mm256_and_si256(_mm256_slli_epi32(d, 28), sign)));
     *odd = _mm256_or_ps(_mm256_permutevar8x32_ps(scaled, o), _mm256_castsi256_ps(_mm256_and_si256(_mm256_slli_epi32(d, 24), sign)));
 }

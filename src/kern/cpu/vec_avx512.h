@@ -200,14 +200,13 @@ static inline void vf_of_bf16(vf *even, vf *odd, const void *p)
     *odd = _mm512_castsi512_ps(_mm512_and_si512(v, _mm512_set1_epi32((int)0xffff0000u)));
 }
 
-static inline void vf_of_e2m1(vf *even, vf *odd, const void *p, float scale)
+/* value: the sixteen E2M1 values, scaled (vf_of_e2m1 reads four bits of each index). */
+static inline void vf_of_e2m1(vf *even, vf *odd, const void *p, const float value[16])
 {
-    const __m512 value =
-        _mm512_setr_ps(0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f, -0.0f, -0.5f, -1.0f, -1.5f, -2.0f, -3.0f, -4.0f, -6.0f);
-    __m512 scaled = _mm512_mul_ps(value, _mm512_set1_ps(scale));
-    __m512i d = _mm512_cvtepu8_epi32(_mm_loadu_si128(p));
-    *even = _mm512_permutexvar_ps(d, scaled); /* reads four bits of each index */
-    *odd = _mm512_permutexvar_ps(_mm512_srli_epi32(d, 4), scaled);
+    __m512 v = _mm512_loadu_ps(value);
+    __m512i d = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)p));
+    *even = _mm512_permutexvar_ps(d, v);
+    *odd = _mm512_permutexvar_ps(_mm512_srli_epi32(d, 4), v);
 }
 
 /* E4M3 without its NaN codes, by way of half floats, whose subnormals cost nothing; scale256 = 256 * scale. */

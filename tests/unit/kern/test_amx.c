@@ -66,7 +66,6 @@ static void model_dot(int c, int a, int b)
 #include "kern/cpu/gemm_amx_body.h"
 
 static const ds_gemm model = { .set_bytes = set_bytes, .prep = prep, .block = block, .work_bytes = sizeof(work_area), .set_rows = GROUP };
-extern void ds_linear_cpu(ds_exec *e, const ds_op_linear *a, const ds_gemm_pair *p);
 
 static void tiles_match_ref(void **state)
 {
@@ -85,6 +84,7 @@ static void tiles_match_ref(void **state)
     uint64_t s = 1;
 
     (void)state;
+    ds_gemm_init();
     assert_ok(ds_kern_init(&ref, "ref", &err));
     assert_ok(ds_arena_init(&arena, 8u << 20, &err));
     ds_exec e = { .scratch = &arena, .fault = &fault, .bf16 = true };
