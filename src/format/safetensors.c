@@ -22,6 +22,7 @@
 
 #define BLOCK_BYTES (256u * 1024)
 #define NONE UINT32_MAX
+#define NAME_BYTES 80 /* of a tensor's name in a message, so that the rule behind it fits too */
 
 typedef struct block {
     struct block *next;
@@ -220,7 +221,7 @@ static bool read_entry(scan *x, ds_tensor *t, uint64_t shape[DS_ST_MAX_NDIM], ui
 static ds_rc check_span(const ds_tensor *t, const uint64_t *shape, uint64_t begin, uint64_t end, uint64_t data_bytes, const char *file,
                         ds_err *err)
 {
-    char q[256];
+    char q[NAME_BYTES];
     uint64_t want = ds_dtype_bytes((ds_dtype)t->dtype);
     bool empty = false, over = false;
 
@@ -246,7 +247,7 @@ static ds_rc check_span(const ds_tensor *t, const uint64_t *shape, uint64_t begi
 
 static ds_rc enter(ds_st *st, ds_tensor t, const uint64_t *shape, bool indexed, const char *file, ds_err *err)
 {
-    char q[256];
+    char q[NAME_BYTES];
     char *name;
     uint64_t *kept;
     uint32_t at;
@@ -295,7 +296,7 @@ static ds_rc check_tiling(ds_st *st, uint32_t first, const char *data, uint64_t 
 {
     uint32_t n = st->n - first;
     uint64_t at = 0;
-    char q[256];
+    char q[NAME_BYTES];
     ds_rc rc = DS_OK;
     uint32_t *order = malloc(((size_t)n + 1) * sizeof *order);
     bool sorted = true;
@@ -326,7 +327,7 @@ static ds_rc check_tiling(ds_st *st, uint32_t first, const char *data, uint64_t 
 /* Puts the tensor's name behind the file's in the message that read_entry left. */
 static ds_rc name_tensor(const char *file, const ds_tensor *t, ds_rc rc, ds_err *err)
 {
-    char q[112];
+    char q[NAME_BYTES];
     ds_err old;
 
     if (!err)
@@ -473,7 +474,7 @@ static ds_rc read_weight_map(ds_st *st, scan *x, const char *dir, mapped **list,
     bool first = true, open = false;
     uint32_t cap = 0, last = 0;
     scan_str key, file;
-    char q[256];
+    char q[NAME_BYTES];
     ds_rc rc;
 
     if (!scan_object(x))
@@ -505,7 +506,7 @@ static ds_rc read_weight_map(ds_st *st, scan *x, const char *dir, mapped **list,
 static ds_rc select_mapped(ds_st *st, const char *index, const mapped *list, uint32_t n, ds_err *err)
 {
     uint32_t kept = 0;
-    char q[256];
+    char q[NAME_BYTES];
     bool *used = calloc((size_t)st->n + 1, sizeof *used);
     ds_rc rc = DS_OK;
 
@@ -625,7 +626,7 @@ static ds_rc open_directory(ds_st *st, const char *dir, ds_err *err)
 
 ds_rc ds_st_open(ds_st **out, const char *path, ds_err *err)
 {
-    char q[256], *index = NULL;
+    char q[NAME_BYTES], *index = NULL;
     struct stat info;
     ds_st *st;
     ds_rc rc;

@@ -137,6 +137,10 @@ def test_headers(base, place, bad):
     for header, parts in cases:
         bad(place(config, t, d, header=header), SHARD, *parts)
     bad(place(config, t, d, extra=b"x"), SHARD, "1 bytes after the last tensor")
+    long = "\n" * 5000
+    for entry, part in (({"dtype": "F32", "shape": [3], "data_offsets": [2 ** 40, 2 ** 40 + 12]}, "lies outside"), ({"dtype": "F32", "shape": [3], "data_offsets": [0, 13]}, "a span of 13"),
+                        ({"dtype": "F32", "shape": [3.5], "data_offsets": [0, 13]}, "expected a whole number")):
+        bad(place(config, t, d, header=dict(h, **{long: entry})), SHARD, "\\n\\n...: ", part)
     m = place(config, t, d)
     raw = (m / SHARD).read_bytes()
     for n in (0, 1, 7, 8, 9, 100, len(raw) // 2, len(raw) - 1):
