@@ -48,7 +48,7 @@ uint32_t ds_tokenizer_control_n(const ds_tokenizer *t, const char *spelling, siz
 typedef enum {
     DS_TOKEN_TEXT,    /* ordinary vocabulary */
     DS_TOKEN_CONTROL, /* added; its spelling stays in decoded text, because the output parser needs it (</think>, DSML) */
-    DS_TOKEN_DROPPED, /* begin and end of sentence, padding, unused placeholders: never part of what a user sees */
+    DS_TOKEN_DROPPED, /* begin and end of sentence, padding, placeholders: never part of what a user sees */
     DS_TOKEN_UNKNOWN, /* no such id */
 } ds_token_kind;
 /* By the spec's list of spellings, never by the file's `special` flag. */
@@ -78,6 +78,7 @@ typedef struct ds_encoder ds_encoder; /* one thread uses it at a time */
 /* t must outlive it. opts may be NULL. DS_E_ARG, DS_E_NOMEM. */
 ds_rc ds_encoder_create(ds_encoder **out, const ds_tokenizer *t, const ds_encoder_opts *opts, ds_err *err);
 void ds_encoder_destroy(ds_encoder *e); /* NULL is fine */
+const ds_tokenizer *ds_encoder_tokenizer(const ds_encoder *e);
 
 /* Each appends to *ids and leaves it as it was on failure. The ids don't depend on threads, on the cache, or on what was encoded before.
  * Time is O(n), in files whose merges aren't in a trainer's order O(n log n) in the longest piece. Scratch memory: at most 36 bytes for each byte of

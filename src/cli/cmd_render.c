@@ -53,9 +53,11 @@ static const ds_opt table[] = {
 
 static const ds_opt_cmd command = {
     .command = "deepserve render",
-    .summary = "Reads the body of an API request on standard input and writes the prompt, its runs of control tokens and text, and what "
-               "else the engine is\n"
-               "told, as one JSON object. A refused request gives the protocol's error body and exit status 1.",
+    .summary =
+        "Reads the body of an API request on standard input and writes the prompt, its runs of control tokens and text, and what "
+        "else the engine is\n"
+        "told, as one JSON object; a completions body gives one for each prompt. A refused request gives the protocol's error body and\n"
+        "exit status 1.",
     .usage = "[--protocol P] [--encoding E] [--tokenizer F.json] [--set NAME=VALUE]... < body",
     .example = "echo '{\"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":\"Hi\"}]}' | deepserve render --protocol chat",
     .opts = table,
@@ -94,27 +96,28 @@ static ds_rc size_images(renderer *c, ds_request *r, ds_api_error *refusal, ds_e
     return rc;
 }
 
-/* One body to one line. *refused: the line is an error body. */
+/* One body to one line; each prompt of a completions body has its own. *refused: the line is an error body. */
 static ds_rc one(renderer *c, const char *body, size_t n, ds_buf *out, bool *refused, ds_err *err)
 {
     ds_request_parse_args args = { .proto = c->proto, .opts = &c->opts };
     ds_api_error refusal;
     ds_request *r = NULL;
     size_t start = out->len, n_json;
-    char *json = NULL;
+    char *json;
     ds_rc rc = ds_request_parse(&r, &args, body, n, &refusal, err);
 
     if (rc == DS_OK)
         rc = size_images(c, r, &refusal, err);
-    if (rc == DS_OK)
-        rc = ds_request_json(r, 0, c->encoder, &json, &n_json, &refusal, err);
-    if (rc == DS_OK) {
+    for (uint32_t k = 0; rc == DS_OK && k < ds_request_info(r)->n_prompts; k++) {
+        rc = ds_request_json(r, k, c->encoder, &json, &n_json, &refusal, err);
+        if (rc != DS_OK)
+            break;
         ds_buf_put(out, json, n_json);
         ds_buf_putc(out, '\n');
+        ds_recipe_free(json);
         if (out->oom)
             rc = ds_fail(err, DS_E_NOMEM, "out of memory");
     }
-    ds_recipe_free(json);
     if (rc == DS_E_FORMAT) {
         size_t need = ds_api_error_body(NULL, 0, &refusal, c->proto, c->opts.openai_errors, NULL);
 

@@ -144,13 +144,18 @@ static void finish(ds_rp *p)
     if (r->conv.last && r->conv.last->prefix) {
         const ds_msg *m = r->conv.last;
 
-        i->start = i->thinking && m->reasoning.first && !m->content.bytes ? DS_START_REASONING_KEEP : DS_START_CONTENT_KEEP;
+        if (m->content.bytes)
+            i->start = DS_START_CONTENT_KEEP;
+        else if (i->thinking)
+            i->start = m->reasoning.bytes ? DS_START_REASONING_KEEP : DS_START_REASONING;
+        else /* nothing to continue: an answer from its beginning */
+            i->start = DS_START_CONTENT;
     } else if (i->thinking) {
         i->start = DS_START_REASONING;
     } else {
         i->start = i->tool_choice == DS_CHOICE_REQUIRED ? DS_START_BLOCK : DS_START_CONTENT;
     }
-    if (r->conv.last && r->conv.last->role == DS_ROLE_USER && r->conv.last->task != DS_TASK_NONE && r->conv.last->task != DS_TASK_ACTION)
+    if (r->conv.last && r->conv.last->role == DS_ROLE_USER && r->conv.last->task != DS_TASK_NONE) /* answered without think tags */
         i->start = DS_START_CONTENT_KEEP;
 }
 

@@ -580,9 +580,11 @@ static void legacy_result(history *h, const ds_json **f, const ds_path *at)
 static void end_results(history *h)
 {
     ds_path list = { NULL, "messages", 0 }, item = { &list, NULL, h->caller_index };
+    char word[96];
 
     if (h->caller && h->open)
-        ds_rp_refuse(h->p, DS_STAGE_MESSAGES, &item, "tool_calls", "%u of its calls have no tool message behind it", h->open);
+        ds_rp_refuse(h->p, DS_STAGE_MESSAGES, &item, "tool_calls", "no tool message directly behind it answers '%s'",
+                     ds_rp_word(word, sizeof word, ds_rp_unanswered(h->p, h->caller)));
     h->caller = NULL;
 }
 

@@ -12,7 +12,7 @@
 void ds_rp_model(ds_rp *p, const ds_json *v)
 {
     if (!v)
-        ds_rp_missing(p, NULL, "model");
+        ds_rp_refuse(p, DS_STAGE_MODEL, NULL, "model", "required, but missing");
     else if (ds_rp_str(p, v, NULL, "model", &p->r->info.model) && !p->r->info.model.n)
         ds_rp_refuse(p, DS_STAGE_MODEL, NULL, "model", "must not be empty");
 }
@@ -282,8 +282,7 @@ void ds_rp_json_schema(ds_rp *p, const ds_json *obj, const ds_path *at)
     ds_fields(obj, names, 3, f);
     ds_rp_str(p, f[2], at, "name", &c->name);
     ds_rp_bool(p, f[1], at, "strict", &c->strict);
-    if (!f[0]) { /* OpenAI allows a schema object without its schema: any JSON object then */
-        p->r->conv.json_object = false;
+    if (!f[0]) {
         ds_rp_missing(p, at, "schema");
         return;
     }
@@ -393,6 +392,17 @@ void ds_rp_call_input(ds_rp *p, ds_call *c, ds_str input, const ds_path *at, con
 void ds_rp_call_name(ds_rp *p, const ds_call *c, const ds_path *at, const char *key)
 {
     ds_rp_check_text(p, DS_STAGE_MESSAGES, c->name, at, key);
+}
+
+ds_str ds_rp_unanswered(const ds_rp *p, const ds_msg *m)
+{
+    for (const ds_call *c = m->calls; c; c = c->next) {
+        const struct ds_idmap_slot *s = ds_idmap_find(&p->ids, c->id);
+
+        if (s && !s->value)
+            return c->id;
+    }
+    return (ds_str){ "", 0 };
 }
 
 bool ds_rp_unseal(ds_rp *p, ds_str blob, const ds_path *at, const char *key, ds_str *text)

@@ -65,10 +65,12 @@ static void ids_prompt(ds_rp *p, const ds_json *list, const ds_path *at, struct 
     if (list->n == 0)
         ds_rp_refuse(p, DS_STAGE_MESSAGES, at, NULL, "must not be empty");
     for (const ds_json *e = list->child; e && p->rc == DS_OK; e = e->next, item.index++) {
+        char word[96];
         int64_t id;
 
         if (e->type != DS_JSON_NUMBER || !ds_json_i64(e, &id) || id < 0 || id > INT32_MAX)
-            ds_rp_type(p, &item, NULL, "expected a token id, got %s", ds_json_type_name(e));
+            ds_rp_type(p, &item, NULL, "expected a token id, got %s",
+                       e->type == DS_JSON_NUMBER ? ds_rp_word(word, sizeof word, (ds_str){ e->text, e->text_len }) : ds_json_type_name(e));
         else
             to->ids[to->n_ids++] = (uint32_t)id;
     }

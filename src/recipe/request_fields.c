@@ -160,8 +160,15 @@ bool ds_rp_i64(ds_rp *p, const ds_json *v, const ds_path *at, const char *key, i
 {
     if (!v || p->rc != DS_OK)
         return false;
-    if (v->type != DS_JSON_NUMBER || !ds_json_i64(v, out))
-        return wrong(p, v, at, key, "an integer of 64 bits");
+    if (v->type != DS_JSON_NUMBER)
+        return wrong(p, v, at, key, "an integer");
+    if (!ds_json_i64(v, out)) {
+        char word[96];
+
+        ds_rp_word(word, sizeof word, (ds_str){ v->text, v->text_len });
+        ds_rp_type(p, at, key, strpbrk(v->text, ".eE") ? "expected an integer, got %s" : "%s does not fit into 64 bits", word);
+        return false;
+    }
     return true;
 }
 
@@ -169,8 +176,14 @@ bool ds_rp_f64(ds_rp *p, const ds_json *v, const ds_path *at, const char *key, d
 {
     if (!v || p->rc != DS_OK)
         return false;
-    if (v->type != DS_JSON_NUMBER || !ds_json_f64(v, out))
-        return wrong(p, v, at, key, "a finite number");
+    if (v->type != DS_JSON_NUMBER)
+        return wrong(p, v, at, key, "a number");
+    if (!ds_json_f64(v, out)) {
+        char word[96];
+
+        ds_rp_type(p, at, key, "%s is too large a number", ds_rp_word(word, sizeof word, (ds_str){ v->text, v->text_len }));
+        return false;
+    }
     return true;
 }
 

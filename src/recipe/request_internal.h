@@ -91,7 +91,8 @@ typedef struct {
     ds_api_error hook_why;
     bool mentions_json; /* some content contains "json" */
     bool choice_named;
-    uint32_t open_calls, answered; /* of the last assistant message */
+    const ds_msg *caller;          /* Messages: the last assistant message */
+    uint32_t open_calls, answered; /* of its calls */
 } ds_rp;
 
 /* "messages[2].content[0].type" */
@@ -195,6 +196,8 @@ void ds_rp_call_text(ds_rp *p, ds_call *c, const ds_json *arguments, const ds_pa
 void ds_rp_call_object(ds_rp *p, ds_call *c, const ds_json *input, const ds_path *at, const char *key);
 void ds_rp_call_input(ds_rp *p, ds_call *c, ds_str input, const ds_path *at, const char *key);
 void ds_rp_call_name(ds_rp *p, const ds_call *c, const ds_path *at, const char *key);
+/* The id of the first call of m that has no result yet; p->ids knows them. */
+ds_str ds_rp_unanswered(const ds_rp *p, const ds_msg *m);
 /* Sealed reasoning: true and *text when the blob is ours. Otherwise dropped or refused. */
 bool ds_rp_unseal(ds_rp *p, ds_str blob, const ds_path *at, const char *key, ds_str *text);
 

@@ -99,16 +99,21 @@ static void put_images(ds_buf *b, const ds_request_info_data *i)
     ds_buf_putc(b, ']');
 }
 
-static ds_rc put_ids(ds_buf *b, ds_request *r, uint32_t prompt, ds_encoder *e, const ds_run *runs, size_t n_runs, ds_api_error *why,
-                     ds_err *err)
+/* given: a prompt that came as ids, or NULL; e: NULL is fine then. */
+static ds_rc put_ids(ds_buf *b, ds_request *r, const uint32_t *given, size_t n, ds_encoder *e, const ds_run *runs, size_t n_runs,
+                     ds_api_error *why, ds_err *err)
 {
     ds_ids ids = { 0 };
-    const uint32_t *given;
-    size_t n;
     ds_rc rc = DS_OK;
 
-    ds_request_prompt_ids(r, prompt, &given, &n);
-    if (!given) {
+    if (given && e) {
+        uint32_t size = ds_tokenizer_size(ds_encoder_tokenizer(e));
+
+        for (size_t k = 0; k < n && rc == DS_OK; k++)
+            if (given[k] >= size)
+                rc =
+                    ds_api_fail(why, 400, NULL, NULL, "prompt", "prompt: token id %u lies outside of the vocabulary of %u", given[k], size);
+    } else if (!given) {
         rc = ds_encoder_runs(e, runs, n_runs, &ids, err);
         given = ids.p;
         n = ids.n;
@@ -148,8 +153,9 @@ static void put_runs(ds_buf *b, const ds_run *runs, size_t n)
 ds_rc ds_request_json(ds_request *r, uint32_t prompt, ds_encoder *e, char **json, size_t *n, ds_api_error *why, ds_err *err)
 {
     const ds_request_info_data *i = ds_request_info(r);
+    const uint32_t *given;
     const ds_run *runs;
-    size_t n_runs;
+    size_t n_runs, n_given;
     ds_buf b = { 0 };
     ds_rc rc = ds_request_render(r, prompt, &runs, &n_runs, err);
 
@@ -157,9 +163,10 @@ ds_rc ds_request_json(ds_request *r, uint32_t prompt, ds_encoder *e, char **json
     *n = 0;
     if (rc != DS_OK)
         return rc;
-    put_runs(&b, runs, n_runs);
-    if (e)
-        rc = put_ids(&b, r, prompt, e, runs, n_runs, why, err);
+    ds_request_prompt_ids(r, prompt, &given, &n_given);
+    put_runs(&b, runs, given ? 0 : n_runs); /* ids are used as they are: no begin of sentence, no text */
+    if (e || given)
+        rc = put_ids(&b, r, given, n_given, e, runs, n_runs, why, err);
     put_images(&b, i);
     ds_buf_printf(&b, ",\"thinking\":%s,\"effort\":", i->thinking ? "true" : "false");
     put_effort(&b, i);

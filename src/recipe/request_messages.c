@@ -504,6 +504,7 @@ static void open_calls(ds_rp *p, const ds_msg *m, const ds_path *at)
 {
     char word[96];
 
+    p->caller = m;
     p->open_calls = m->n_calls;
     p->answered = 0;
     if (!m->n_calls || !ds_idmap_reset(&p->ids, p->mem, m->n_calls))
@@ -559,9 +560,11 @@ static void assistant(ds_rp *p, const ds_json *content, const ds_path *at)
 
 static void all_answered(ds_rp *p, const ds_path *at)
 {
+    char word[96];
+
     if (p->open_calls && p->answered < p->open_calls)
-        ds_rp_refuse(p, DS_STAGE_MESSAGES, at, "content", "%u tool_use of the assistant message before have no tool_result here",
-                     p->open_calls - p->answered);
+        ds_rp_refuse(p, DS_STAGE_MESSAGES, at, "content", "tool_use '%s' has no tool_result in the user message behind it",
+                     ds_rp_word(word, sizeof word, ds_rp_unanswered(p, p->caller)));
     p->open_calls = 0;
 }
 

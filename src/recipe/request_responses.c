@@ -174,7 +174,7 @@ static void function(ds_rp *p, const ds_json *e, const ds_path *at, ds_str ns, d
     }
 }
 
-static void namespace(ds_rp *p, const ds_json *e, const ds_path *at, ds_idmap *seen)
+static void namespace_tools(ds_rp *p, const ds_json *e, const ds_path *at, ds_idmap *seen)
 {
     static const char *const names[] = { "name", "description", "tools" };
     static const char *const inner_names[] = { "type" };
@@ -247,8 +247,9 @@ static void tools(ds_rp *p, const ds_json *v)
         if (ds_str_is(type, "function"))
             function(p, e, &item, (ds_str){ NULL, 0 }, (ds_str){ NULL, 0 });
         else if (ds_str_is(type, "namespace"))
-        namespace(p, e, &item, &namespaces);
-        else if (ds_str_is(type, "custom")) ds_rp_add_custom(p, e, &item, false);
+            namespace_tools(p, e, &item, &namespaces);
+        else if (ds_str_is(type, "custom"))
+            ds_rp_add_custom(p, e, &item, false);
         else if (ds_str_starts(type, "web_search") && p->o->refuse_web_search)
             ds_rp_refuse(p, DS_STAGE_TOOLS, &item, "type", "'%s' is not supported", ds_rp_word(word, sizeof word, type));
         /* other hosted kinds aren't shown to the model */

@@ -43,6 +43,7 @@ ds_tool *ds_rp_add_tool(ds_rp *p, ds_str name, ds_str description, const ds_json
                         const ds_path *at)
 {
     ds_request *r = p->r;
+    const char *key = r->info.proto == DS_PROTO_MESSAGES ? "input_schema" : "parameters";
     ds_tool *t;
     char word[96], what[160];
 
@@ -58,15 +59,15 @@ ds_tool *ds_rp_add_tool(ds_rp *p, ds_str name, ds_str description, const ds_json
         const ds_json *type = ds_json_get(parameters, "type");
 
         if (!ds_schema_valid(parameters, what, sizeof what))
-            ds_rp_refuse(p, DS_STAGE_TOOLS, at, NULL, "the parameters of '%s' are no JSON Schema: %s", ds_rp_word(word, sizeof word, name),
+            ds_rp_refuse(p, DS_STAGE_TOOLS, at, key, "the parameters of '%s' are no JSON Schema: %s", ds_rp_word(word, sizeof word, name),
                          what);
         else if (type && !ds_json_str_eq(type, "object"))
-            ds_rp_refuse(p, DS_STAGE_TOOLS, at, NULL, "the parameters of '%s' must be of type \"object\"",
+            ds_rp_refuse(p, DS_STAGE_TOOLS, at, key, "the parameters of '%s' must be of type \"object\"",
                          ds_rp_word(word, sizeof word, name));
         else if (strict && !ds_schema_enforceable(parameters, what, sizeof what))
-            ds_rp_refuse(p, DS_STAGE_TOOLS, at, NULL, "strict is not possible for '%s': %s is not supported",
+            ds_rp_refuse(p, DS_STAGE_TOOLS, at, key, "strict is not possible for '%s': %s is not supported",
                          ds_rp_word(word, sizeof word, name), what);
-        ds_rp_check_json(p, DS_STAGE_TOOLS, parameters, at, "parameters");
+        ds_rp_check_json(p, DS_STAGE_TOOLS, parameters, at, key);
     }
     r->tool_source[r->info.n_tools] = source;
     t = (ds_tool *)&r->info.tools[r->info.n_tools++];

@@ -172,10 +172,16 @@ static void interrupt(items *s, const ds_path *at)
     if (!s->n_open)
         return;
     if (!s->p->o->lenient_history) {
+        const pending *q = s->first;
+        char word[96];
+
+        while (q->next && q->answered)
+            q = q->next;
+        ds_rp_word(word, sizeof word, q->call.id);
         if (at)
-            ds_rp_refuse(s->p, DS_STAGE_MESSAGES, at, NULL, "%u call(s) before this item have no output yet", s->n_open);
+            ds_rp_refuse(s->p, DS_STAGE_MESSAGES, at, NULL, "the output of call '%s' must stand before this item", word);
         else
-            ds_rp_refuse(s->p, DS_STAGE_MESSAGES, &s->first->at, NULL, "%u call(s) at the end of the input have no output", s->n_open);
+            ds_rp_refuse(s->p, DS_STAGE_MESSAGES, &q->at, NULL, "the input ends without the output of call '%s'", word);
     }
     for (pending *q = s->first; q; q = q->next) {
         struct ds_idmap_slot *slot = ds_idmap_find(&s->outputs, q->call.id);
@@ -501,6 +507,7 @@ void ds_responses_input(ds_rp *p, const ds_json *input, const ds_json *instructi
     ds_path old_list = { NULL, "stored_items", 0 }, list = { NULL, "input", 0 }, item = { &old_list, NULL, 0 };
     const ds_json *old;
     uint32_t n, lates = 0;
+    bool instructed;
     ds_msg *m;
     ds_str text;
 
@@ -508,12 +515,13 @@ void ds_responses_input(ds_rp *p, const ds_json *input, const ds_json *instructi
     if (ds_rp_stop(p))
         return;
     old = p->r->stored_items;
-    if (ds_rp_str(p, instructions, NULL, "instructions", &text) && text.n) {
+    instructed = ds_rp_str(p, instructions, NULL, "instructions", &text) && text.n;
+    if (instructed) {
         m = ds_conv_add(&p->r->conv, p->mem, DS_ROLE_SYSTEM);
         if (m)
             text_part(p, &m->content, text, NULL, "instructions");
     }
-    if (!input && !instructions && !old)
+    if (!input && !instructed && !old)
         ds_rp_missing(p, NULL, "input");
     if (input && input->type != DS_JSON_STRING && input->type != DS_JSON_ARRAY)
         ds_rp_type(p, NULL, "input", "expected a string or a list of items, got %s", ds_json_type_name(input));

@@ -110,6 +110,11 @@ ds_rc ds_encoder_create(ds_encoder **out, const ds_tokenizer *t, const ds_encode
     return DS_OK;
 }
 
+const ds_tokenizer *ds_encoder_tokenizer(const ds_encoder *e)
+{
+    return e->t;
+}
+
 void ds_encoder_destroy(ds_encoder *e)
 {
     if (!e)

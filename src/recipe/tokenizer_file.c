@@ -176,7 +176,7 @@ static bool read_vocab(loader *l)
     return l->j.rc == DS_OK;
 }
 
-/* Spellings that never reach a user, apart from the three sentence marks: unused placeholders. */
+/* Spellings that never reach a user, apart from the three sentence marks: placeholders. */
 static bool is_dropped(ds_span s)
 {
     static const char *const whole[] = {
@@ -185,6 +185,8 @@ static bool is_dropped(ds_span s)
         "<｜▁pad▁｜>",
         "<｜place▁holder▁for▁copy｜>",
         "<｜place▁holder▁for▁pointer▁replace｜>",
+        "<｜deepseek_image｜>", /* a request that repeats it as text is refused */
+        "<｜image｜>",
     };
     static const struct {
         const char *head, *tail;

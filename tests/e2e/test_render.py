@@ -116,6 +116,14 @@ def test_completions(deepserve):
     assert out["prompt"] == "<｜begin▁of▁sentence｜><｜fim▁begin｜>a<｜fim▁hole｜>b<｜fim▁end｜>"
 
 
+def test_completions_of_several_prompts(deepserve):
+    """A line for each; ids are used as given, without a begin of sentence."""
+    done = deepserve("render", "--protocol", "completions", stdin=b'{"model":"m","prompt":["a",[7,8]]}')
+    first, second = (json.loads(line) for line in done.stdout.splitlines())
+    assert first["prompt"] == "<｜begin▁of▁sentence｜>a" and "ids" not in first
+    assert second["prompt"] == "" and second["runs"] == [] and second["ids"] == [7, 8] and second["prompt_tokens"] == 2
+
+
 # ---- ids on the released vocabulary
 
 USER_TEXT = {
@@ -194,6 +202,8 @@ def test_tools_prompt(ids_of):
 
 
 def test_context_is_checked(deepserve, vocabulary):
+    done = deepserve("render", "--protocol", "completions", "--tokenizer", vocabulary, stdin=b'{"model":"m","prompt":["a",[129280]]}')
+    assert done.returncode == 1 and "129280" in json.loads(done.stdout)["error"]["message"]
     done = deepserve("render", "--tokenizer", vocabulary, "--set", "max_context_tokens=40", stdin=body(max_tokens=30))
     out = json.loads(done.stdout)
     assert done.returncode == 1 and out["error"]["code"] == "context_length_exceeded" and out["error"]["param"] == "messages"

@@ -180,11 +180,20 @@ static void where_parsing_starts(void **state)
     static const struct {
         const char *body;
         ds_parse_start start;
+        const char *set;
     } cases[] = {
         { "{'model':'m','messages':[{'role':'user','content':'q'}]}", DS_START_REASONING },
         { "{'model':'m','thinking':{'type':'disabled'},'messages':[{'role':'user','content':'q'}]}", DS_START_CONTENT },
         { "{'model':'m','messages':[{'role':'assistant','content':'x','prefix':true}]}", DS_START_CONTENT_KEEP },
         { "{'model':'m','messages':[{'role':'assistant','content':'','reasoning_content':'R','prefix':true}]}", DS_START_REASONING_KEEP },
+        { "{'model':'m','messages':[{'role':'assistant','content':'x','reasoning_content':'R','prefix':true}]}", DS_START_CONTENT_KEEP },
+        /* nothing to continue yet: with thinking on the prompt ends with <think> */
+        { "{'model':'m','messages':[{'role':'assistant','content':'','prefix':true}]}", DS_START_REASONING },
+        { "{'model':'m','messages':[{'role':'assistant','content':'','reasoning_content':'','prefix':true}]}", DS_START_REASONING },
+        { "{'model':'m','thinking':{'type':'disabled'},'messages':[{'role':'assistant','content':'','prefix':true}]}", DS_START_CONTENT },
+        /* <think><｜action｜> too is answered without a </think> */
+        { "{'model':'m','messages':[{'role':'user','content':'q','task':'action'}]}", DS_START_CONTENT_KEEP, "tasks=true" },
+        { "{'model':'m','messages':[{'role':'user','content':'q','task':'title'}]}", DS_START_CONTENT_KEEP, "tasks=true" },
         { "{'model':'m','thinking':{'type':'disabled'},'tools':[{'type':'function','function':{'name':'f'}}],'tool_choice':'required','"
           "messages':[{'role':'user','content':'q'}]}",
           DS_START_BLOCK },
@@ -192,7 +201,7 @@ static void where_parsing_starts(void **state)
 
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        ds_request *r = parse(DS_PROTO_CHAT, DS_ENC_V41, NULL, cases[i].body);
+        ds_request *r = parse(DS_PROTO_CHAT, DS_ENC_V41, cases[i].set, cases[i].body);
 
         assert_int_equal(ds_request_info(r)->start, cases[i].start);
         ds_request_destroy(r);

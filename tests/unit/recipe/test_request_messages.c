@@ -128,7 +128,7 @@ static const request_case block_cases[] = {
                                       "{'type':'tool_reference','tool_name':'g'},{'type':'document','source':{'type':'text','data':'D'}}]}"),
       "<tool_result>a\n\n<｜deepseek_image｜>\n\ng\n\nD</tool_result>" END },
     { "result block type", TURN(USE("1"), "{'type':'tool_result','tool_use_id':'1','content':[{'type':'x'}]}"), NULL, "messages[2].content[0].content[0].type" },
-    { "unanswered", TURN(USE("1"), "{'type':'text','text':'u'}"), NULL, "messages[2].content", "1 tool_use" },
+    { "unanswered", TURN(USE("1"), "{'type':'text','text':'u'}"), NULL, "messages[2].content", "tool_use '1'" },
     { "unanswered at the end", BODY("{'role':'assistant','content':[" USE("1") "]}"), NULL, "messages[0].content", "tool_result" },
     { "answered twice", TURN(USE("1"), RESULT("1") "," RESULT("1")), NULL, "messages[2].content[1].tool_use_id", "twice" },
     { "unknown id", TURN(USE("1"), RESULT("2")), NULL, NULL, "'2'" },

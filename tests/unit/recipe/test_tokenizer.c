@@ -175,7 +175,7 @@ static void kinds_follow_the_spelling(void **state)
         { "<|place_holder_mm_span_0021|>", DS_TOKEN_DROPPED },
         { "</think>", DS_TOKEN_CONTROL },
         { "｜DSML｜", DS_TOKEN_CONTROL },
-        { "<｜deepseek_image｜>", DS_TOKEN_CONTROL },
+        { "<｜deepseek_image｜>", DS_TOKEN_DROPPED },
     };
     size_t n;
 
