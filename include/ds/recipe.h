@@ -17,8 +17,9 @@
 void ds_recipe_opts_fit(ds_recipe_opts *o, const ds_tokenizer *t);
 
 /* The prompt and what else the engine is told, as one JSON object (what `deepserve render` writes): prompt, runs, ids and prompt_tokens (with an
- * encoder, else e is NULL), images, image_records, thinking, effort, stop, max_tokens, constraint. *json is freed with ds_recipe_free. Pictures
- * that aren't laid out have null members. DS_E_FORMAT: too long for the context, *why is filled; DS_E_ARG: no such prompt; DS_E_NOMEM. */
+ * encoder, else e is NULL; a prompt that came as ids has them always, and no runs), images, image_records, thinking, effort, stop, max_tokens,
+ * constraint. *json is freed with ds_recipe_free. Pictures that aren't laid out have null members. DS_E_FORMAT: too long for the context, or an id
+ * outside of the encoder's vocabulary; *why is filled; DS_E_ARG: no such prompt; DS_E_NOMEM. */
 ds_rc ds_request_json(ds_request *r, uint32_t prompt, ds_encoder *e, char **json, size_t *n, ds_api_error *why, ds_err *err);
 void ds_recipe_free(void *p);
 
