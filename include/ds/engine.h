@@ -12,9 +12,11 @@
  * What a caller may rely on
  *   - Every request that add() accepted ends with exactly one DS_EV_END for each of its samples; each token is reported once, in order, before it.
  *   - The text of a request is a pure function of model, mode, prompt, sampling and seed: not of load, batch, chunks, preemption, speculation or the number
- *     of threads. The one exception is a prefix hit that is continued by replay (mode CED without no_replay; the event says how many tokens were replayed).
+ *     of threads. The one exception is mode CED without no_replay: a prefix hit may be continued by replay (DS_EV_START says how many tokens were replayed), and later hits may
+ *     rest on what such a request left.
  *   - Events never point into the engine. A reader that stops reading holds back its own requests' events and nothing else: output is kept in memory that add() took.
  *   - Nothing is taken from the heap while the loop runs.
+ *   - After a sample's DS_EV_END nothing of the caller's is used for it any more: no callback runs, no embedding is read.
  *
  * Threads: add, cancel, poll, stats, drain from any thread at any time; run from one thread at a time, not together with start. Callbacks of a request run on the
  * engine's own threads and must not call the engine.   Memory: create takes what the plan says; add takes the request's own tables, given back when its last event has been polled. */
@@ -66,7 +68,8 @@ typedef struct {
 
     /* Bytes of a token for stop strings; NULL: stop strings are refused. Called from the thread that runs the loop; valid until its next call. */
     const char *(*token_bytes)(void *ctx, int32_t id, size_t *n);
-    /* Called when events become available after there were none, from the loop's thread: write to an event loop's descriptor here. NULL: none. */
+    /* Called when events become available after there were none, from the loop's thread: write to an event loop's descriptor here, and then poll until it gives fewer events
+     * than there was room for. NULL: none. */
     void (*wake)(void *ctx);
     void *ctx;                 /* for both */
 } ds_engine_opts;
@@ -231,7 +234,7 @@ typedef struct {
     };
 } ds_event;
 
-/* Copies up to cap events, oldest request first, and returns their number. */
+/* Copies up to cap events, oldest request first, and returns their number: fewer than cap means that there are no more now. */
 size_t ds_engine_poll(ds_engine *e, ds_event *ev, size_t cap);
 /* Waits until poll would give something, for at most timeout_ms (0: looks only). True: it would. Not needed with `wake`; only useful with start. */
 bool ds_engine_wait(ds_engine *e, uint32_t timeout_ms);

@@ -317,12 +317,13 @@ void ds_eng_publish(ds_engine *e)
     for (uint32_t i = 0; i < e->n_dirty; i++) {
         ds_eng_sample *s = e->dirty[i];
         ds_eng_request *r = s->req;
-        if ((s->admitted && !s->pub_start) || s->n_out != s->pub_out || (s->ended && !s->pub_end))
+        bool end = s->ended && (s->state == S_GONE || !s->borrows);
+        if ((s->admitted && !s->pub_start) || s->n_out != s->pub_out || (end && !s->pub_end))
             push_ready(e, r);
         s->dirty = false;
         s->pub_start = s->admitted;
         s->pub_out = s->n_out;
-        s->pub_end = s->ended;
+        s->pub_end = end;
         if (r->n_gone == r->n_samples && !r->all_gone) {
             r->all_gone = true;
             e->n_deadlines -= r->deadline_us != 0;

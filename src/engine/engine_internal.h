@@ -59,6 +59,7 @@ typedef struct ds_eng_sample {
     bool ended, fork;      /* fork: PROMPT rows of all samples of the request; they stop one token short */
     bool dirty;            /* in engine.dirty */
     bool admitted;
+    bool borrows;          /* [const] steps in flight may use the caller's memory or callbacks: its end goes out when it is GONE */
     /* [mu] what poll sees and what it has given out */
     bool pub_start, pub_end, read_start, read_end;
     uint32_t pub_out, read_out;

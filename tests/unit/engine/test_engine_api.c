@@ -652,6 +652,32 @@ static void masks(void **state)
     ds_engine_destroy(e);
 }
 
+/* Once the end is out, nobody calls the caller's functions for that sample any more, though a step with its rows was in flight when it was cancelled. */
+static void nothing_is_called_after_the_end(void **state)
+{
+    (void)state;
+    for (int turns = 1; turns < 12; turns++) {
+        ds_engine *e = make(&(ds_engine_opts){ .max_context = 3000, .step_tokens = 200 }, (ds_engine_stub){ 0 });
+        ds_engine_grammar g = { .ctx = &g, .mask = odd_only, .accept = accepted };
+        ds_engine_request q = simple(500, 50);
+        uint32_t tokens, calls;
+        uint64_t id;
+        ds_event end;
+        ds_err err;
+        q.grammar = &g;
+        assert_ok(ds_engine_add(e, &q, &id, &err));
+        for (int t = 0; t < turns; t++)
+            ds_engine_run(e);
+        ds_engine_cancel(e, id);
+        finish(e, id, &end, &tokens);
+        calls = mask_calls;
+        while (ds_engine_run(e))
+            ;
+        assert_int_equal(calls, mask_calls);
+        ds_engine_destroy(e);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -673,6 +699,7 @@ int main(void)
         cmocka_unit_test(chunks_keep_to_the_budget),
         cmocka_unit_test(statistics_add_up),
         cmocka_unit_test(masks),
+        cmocka_unit_test(nothing_is_called_after_the_end),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -429,6 +429,72 @@ static void rings_wrap(void **state)
     }
 }
 
+/* Drafts never bend the distribution: three tokens, each of two candidates, with all drafts verified. The share of each of the eight texts is what the model's own
+ * probabilities say (chi-square with 7 degrees of freedom; 36 is passed once in 140,000 times, and the seeds are fixed). */
+static void drafts_keep_the_distribution(void **state)
+{
+    enum { N = 3000, DEEP = 3, TEXTS = 1 << DEEP };
+    uint32_t drafts = ds_model_config(model)->num_nextn_predict_layers ? ds_model_config(model)->dspark_block_size : 0, kept = 0;
+    int32_t *prompt = random_prompt(40, 12), candidate[TEXTS * 2];
+    double p[TEXTS * 2] = { 0 }, chi2 = 0.0;
+    uint32_t seen[TEXTS] = { 0 }, node[64] = { 0 }, total = 0;
+    bool known[TEXTS] = { false };
+    ds_engine *e;
+    ds_engine_stats st;
+
+    (void)state;
+    if (drafts == 0)
+        skip();
+    e = make_engine((ds_engine_opts){ .drafts = (int)drafts, .max_running = 16, .mode = DS_ENGINE_EXACT }, NULL);
+    for (uint32_t first = 0; first < N; first += 50) {
+        bool more;
+        for (uint32_t i = 0; i < 50; i++) {
+            ds_engine_request q = { .prompt = prompt, .n_prompt = 40, .max_tokens = DEEP, .sampling = DS_ENGINE_SAMPLING_DEFAULT, .logprobs = true, .n_top = 2, .user = &node[i] };
+            uint64_t id;
+            ds_err err;
+            q.sampling.top_k = 2;
+            q.sampling.seed = 7000 + first + i;
+            node[i] = 1; /* of a binary tree of what was drawn so far; leaves are TEXTS .. 2 TEXTS - 1 */
+            assert_ok(ds_engine_add(e, &q, &id, &err));
+        }
+        do {
+            ds_event ev;
+            more = ds_engine_run(e);
+            while (ds_engine_poll(e, &ev, 1))
+                if (ev.kind == DS_EV_TOKEN) {
+                    uint32_t *at = ev.user;
+                    if (!known[*at]) {
+                        double a = exp((double)ev.token.top[0].logprob), b = exp((double)ev.token.top[1].logprob);
+                        known[*at] = true;
+                        p[2 * *at] = a / (a + b);
+                        p[2 * *at + 1] = b / (a + b);
+                        candidate[*at] = ev.token.top[0].id;
+                    }
+                    *at = 2 * *at + (ev.token.id != candidate[*at]);
+                    if (*at >= TEXTS) {
+                        seen[*at - TEXTS]++;
+                        total++;
+                    }
+                }
+        } while (more);
+    }
+    assert_int_equal(total, N);
+    for (uint32_t t = 0; t < TEXTS; t++) {
+        double want = N;
+        for (uint32_t at = t + TEXTS; at > 1; at /= 2)
+            want *= p[at];
+        chi2 += (seen[t] - want) * (seen[t] - want) / want;
+    }
+    if (chi2 > 36.0)
+        fail_msg("chi-square is %g", chi2);
+    ds_engine_stats_get(e, &st);
+    for (uint32_t i = 0; i < drafts; i++)
+        kept += (uint32_t)st.kept[i];
+    assert_true(kept > 0);
+    ds_engine_destroy(e);
+    free(prompt);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
@@ -441,6 +507,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(hits_by_replay),
         cmocka_unit_test(waiting_for_a_prefix),
         cmocka_unit_test(rings_wrap),
+        cmocka_unit_test(drafts_keep_the_distribution),
     };
     ds_model *m = test_model(argc > 1 ? argv[1] : "tiny-a", argc > 2 ? argv[2] : NULL);
     int failed;
