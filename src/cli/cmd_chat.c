@@ -60,6 +60,8 @@ typedef struct {
     char *room;
     ds_buf content, reasoning;
     bool thinking_shown, cut;
+    uint32_t start; /* cached prompt tokens */
+    ds_event end;
 } chat;
 
 static void add_message(ds_buf *b, const char *role, const char *text, size_t n)
@@ -117,24 +119,21 @@ static void take_event(void *ctx, const ds_parse_event *ev)
     fflush(stdout);
 }
 
-static bool take_token(void *ctx, const ds_single_token *t)
+static bool take_engine_event(void *ctx, const ds_event *ev)
 {
     chat *c = ctx;
     uint32_t n_tokens;
-    size_t n = ds_decoder_push(&c->dec, (uint32_t)t->id, c->room, &n_tokens);
 
-    ds_parser_push(c->parser, c->room, n, n_tokens);
+    if (ev && ev->kind == DS_EV_START)
+        c->start = ev->start.cached;
+    if (ev && ev->kind == DS_EV_END)
+        c->end = *ev;
+    if (ev && ev->kind == DS_EV_TOKEN && !c->cut) {
+        size_t n = ds_decoder_push(&c->dec, (uint32_t)ev->token.id, c->room, &n_tokens);
+        ds_parser_push(c->parser, c->room, n, n_tokens);
+    }
     c->cut = ds_cli_signal() != 0;
     return !c->cut && !ds_parser_done(c->parser);
-}
-
-static bool keep_going(void *ctx, uint32_t done, uint32_t total)
-{
-    chat *c = ctx;
-    (void)done;
-    (void)total;
-    c->cut = ds_cli_signal() != 0;
-    return !c->cut;
 }
 
 static ds_rc make_parser(chat *c, const ds_request_info_data *info, ds_err *err)
@@ -156,6 +155,16 @@ static ds_rc make_parser(chat *c, const ds_request_info_data *info, ds_err *err)
     return ds_parser_create(&c->parser, &po, err);
 }
 
+static void print_figures(const chat *c, size_t n_prompt)
+{
+    const char *how = c->cut ? "(stopped) " : (c->end.end.reason == DS_ENDED_LENGTH ? "(cut at its limit) " : "");
+    uint32_t n = c->end.end.n_tokens;
+
+    fprintf(stderr, "\033[2m%s%zu tokens, %u of them cached, first answer after %.0f ms; %u new, %.0f/s\033[0m\n", how, n_prompt, c->start,
+            (double)c->end.end.prefill_us / 1e3, n,
+            n > 1 && c->end.end.decode_us ? (double)(n - 1) * 1e6 / (double)c->end.end.decode_us : 0.0);
+}
+
 /* Answers the conversation as it stands, printing as it goes. */
 static ds_rc answer(chat *c, ds_err *err)
 {
@@ -164,7 +173,6 @@ static ds_rc answer(chat *c, ds_err *err)
     const ds_run *runs;
     size_t n_runs;
     ds_ids ids = { 0 };
-    ds_single_result res = { 0 };
     ds_rc rc = make_request(c, &r, err);
 
     ds_buf_clear(&c->content);
@@ -177,7 +185,7 @@ static ds_rc answer(chat *c, ds_err *err)
     if (rc == DS_OK)
         rc = make_parser(c, ds_request_info(r), err);
     if (rc == DS_OK) {
-        ds_single_request q = {
+        ds_engine_request q = {
             .prompt = (const int32_t *)ids.p,
             .n_prompt = (uint32_t)ids.n,
             .max_tokens = (uint32_t)o->max_tokens,
@@ -191,21 +199,16 @@ static ds_rc answer(chat *c, ds_err *err)
                           .seed = (uint64_t)o->seed + c->turn },
             .stop_ids = c->g.stop_ids,
             .n_stop_ids = c->g.n_stop_ids,
-            .token = take_token,
-            .progress = keep_going,
-            .ctx = c,
         };
         ds_decoder_init(&c->dec, c->g.tokenizer, false);
-        rc = ds_single_run(c->g.single, &q, &res, err);
+        rc = ds_cli_gen_run(&c->g, &q, take_engine_event, c, err);
     }
     if (rc == DS_OK) {
-        ds_parser_finish(c->parser, res.finish == DS_SINGLE_LENGTH ? DS_BACKEND_LENGTH : DS_BACKEND_STOP);
+        ds_parser_finish(c->parser, c->end.end.reason == DS_ENDED_LENGTH ? DS_BACKEND_LENGTH : DS_BACKEND_STOP);
         fputs(c->thinking_shown && c->tty ? "\033[0m\n" : "\n", stdout);
         fflush(stdout);
         if (c->tty)
-            fprintf(stderr, "\033[2m%s%zu + %u tokens, first after %.0f ms, %.0f tokens/s\033[0m\n",
-                    c->cut ? "(stopped) " : (res.finish == DS_SINGLE_LENGTH ? "(cut at its limit) " : ""), ids.n, res.n_output,
-                    (double)res.prompt_ns / 1e6, res.n_output > 1 ? (double)(res.n_output - 1) * 1e9 / (double)res.output_ns : 0.0);
+            print_figures(c, ids.n);
         add_message(&c->messages, "assistant", ds_buf_str(&c->content), c->content.len);
         if (c->messages.oom || c->content.oom || c->reasoning.oom)
             rc = ds_fail(err, DS_E_NOMEM, "out of memory for the conversation");
@@ -312,7 +315,7 @@ int ds_cmd_chat(int argc, char **argv)
         return status;
     if (!ds_cli_speculate_parse(&speculate, o.g.speculate))
         return ds_cli_wrong("chat", "--speculate: expected auto, off or a number up to 64");
-    rc = ds_cli_gen_open(&c.g, &o.g, speculate, &err);
+    rc = ds_cli_gen_open(&c.g, &o.g, speculate, 1, &err);
     if (rc == DS_OK) {
         c.tty = isatty(0) && isatty(1);
         c.room = malloc(ds_decoder_room(c.g.tokenizer));

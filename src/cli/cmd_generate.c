@@ -13,9 +13,13 @@
 #include "cli/gen_request.h"
 #include "cli/input.h"
 #include "format/file.h"
+#include "cli/input.h"
+#include "format/file.h"
 
 enum {
-    COUNT_NS = 300000000, /* an interrupted run ends within a second */
+    LINE_MAX_BYTES = 64 << 20, /* longer lines are refused, */
+    SKIP_MAX_BYTES = 1 << 30,  /* and one without any end ends the run */
+    COUNT_NS = 300000000,      /* an interrupted run ends within a second */
 };
 
 typedef struct {
@@ -41,6 +45,14 @@ static const ds_opt table[] = {
       .offset = offsetof(options, input),
       .arg = "F.jsonl",
       .help = "many: {\"prompt\":…}, {\"tokens\":[…]} or a chat request a line; - = standard input" },
+    { .name = "parallel",
+      .type = DS_OPT_INT,
+      .offset = offsetof(options, g.parallel),
+      .def = "16",
+      .arg = "N",
+      .min = 1,
+      .max = 1024,
+      .help = "prompts of --input worked on at a time" },
     { .name = "json", .type = DS_OPT_FLAG, .offset = offsetof(options, json), .help = "one result line for each prompt" },
     { 0 },
 };
@@ -55,196 +67,235 @@ static const ds_opt_cmd command = {
     .opts = table,
 };
 
-/* Seeds of a request's samples lie far apart: seeds of neighbouring lines differ by 1. */
-static const uint64_t SAMPLE_STEP = 0x9e3779b97f4a7c15u;
-
-/* What the summary adds up. */
+/* One answer of a request. */
 typedef struct {
-    uint64_t prompt_tokens, output_tokens, prompt_ns, output_ns, steps, drafted, accepted;
-    uint64_t begin_ns;
-} totals;
+    ds_cli_text text;
+    int32_t *ids;
+    uint32_t n_ids, cap_ids, completion_tokens;
+    ds_buf logprobs;
+    const char *reason;
+} sample;
+
+/* One line of the input, from reading to its result lines. */
+typedef struct task task;
+struct task {
+    task *next; /* in the order of the input */
+    uint64_t index, id;
+    ds_gen_request q;
+    sample *samples; /* [q.n] */
+    uint32_t cached;
+    bool added, ended;
+    ds_err err; /* why it can't be served; rc DS_OK: it can */
+};
 
 typedef struct {
     const options *o;
     ds_cli_gen *g;
-    totals sum;
-    uint64_t index, done, failed, missing;
-    bool live; /* text goes out as it comes */
-    bool bar;  /* a progress line on the terminal */
-    bool more_missing;
-    uint64_t in_bytes, in_total;
-    uint64_t bar_ns;
-    /* the answer in work */
-    const ds_gen_request *q;
-    ds_cli_text text;
-    int32_t *ids;
-    ds_buf logprobs;
-    uint32_t n_ids, cap_ids;
-    bool oom;
+    ds_cli_input in; /* fd -1: one prompt from the command line */
+    ds_buf line;
+    task *head, **tail;
+    uint64_t index, open, done, failed; /* lines read; tasks in the list; results written, errors among them */
+    uint64_t new_tokens, in_bytes, in_total, begin_ns, bar_ns;
+    bool eof, live, bar; /* live: text goes out as it comes; bar: a progress line on the terminal */
 } job;
 
 static void show_bar(job *j, bool last)
 {
     uint64_t now = ds_now_ns();
-    double s = (double)(now - j->sum.begin_ns) / 1e9;
+    double s = (double)(now - j->begin_ns) / 1e9, part = j->in_total ? (double)j->in_bytes / (double)j->in_total : 0.0;
+    char bar[21] = "--------------------";
 
     if (!j->bar || (!last && now - j->bar_ns < 100000000))
         return;
     j->bar_ns = now;
-    fprintf(stderr, "\r\033[K%" PRIu64 " done", j->done);
-    if (j->in_total)
-        fprintf(stderr, ", %3.0f %% of the input", 100.0 * (double)j->in_bytes / (double)j->in_total);
-    fprintf(stderr, ", %.0f tokens/s", (double)(j->sum.output_tokens + j->n_ids) / (s > 0.0 ? s : 1.0));
-    if (last)
+    if (last) {
         fputs("\r\033[K", stderr);
+        return;
+    }
+    part *= j->index ? (double)(j->index - j->open) / (double)j->index : 0.0; /* of what was read, what is done */
+    memset(bar, '#', (size_t)(20.0 * (part < 1.0 ? part : 1.0)));
+    fputs("\r\033[K", stderr);
+    if (j->in_total)
+        fprintf(stderr, "[%s] ", bar);
+    fprintf(stderr, "%" PRIu64 " done, %" PRIu64 " in work, %.0f tokens/s", j->done + j->failed, j->open,
+            (double)j->new_tokens / (s > 0.0 ? s : 1.0));
     fflush(stderr);
 }
 
-static void note_logprob(job *j, const ds_single_token *t)
-{
-    ds_buf *b = &j->logprobs;
+/* ---- one answer ---- */
 
-    ds_buf_printf(b, "%s{\"id\":%d,\"logprob\":", b->len ? "," : "", t->id);
-    ds_json_write_f64(b, (double)t->logprob);
+static void note_logprob(sample *s, const ds_event *ev)
+{
+    ds_buf *b = &s->logprobs;
+
+    ds_buf_printf(b, "%s{\"id\":%d,\"logprob\":", b->len ? "," : "", ev->token.id);
+    ds_json_write_f64(b, (double)ev->token.logprob);
     ds_buf_puts(b, ",\"top\":[");
-    for (uint32_t i = 0; i < j->q->n_top && t->top[i].id >= 0; i++) {
-        ds_buf_printf(b, "%s{\"id\":%d,\"logprob\":", i ? "," : "", t->top[i].id);
-        ds_json_write_f64(b, (double)t->top[i].logprob);
+    for (uint32_t i = 0; i < ev->token.n_top && ev->token.top[i].id >= 0; i++) {
+        ds_buf_printf(b, "%s{\"id\":%d,\"logprob\":", i ? "," : "", ev->token.top[i].id);
+        ds_json_write_f64(b, (double)ev->token.top[i].logprob);
         ds_buf_putc(b, '}');
     }
     ds_buf_puts(b, "]}");
 }
 
-static bool take_token(void *ctx, const ds_single_token *t)
+static bool take_id(sample *s, int32_t id)
 {
-    job *j = ctx;
-
-    if (j->n_ids == j->cap_ids) {
-        uint32_t cap = j->cap_ids ? 2 * j->cap_ids : 256;
-        int32_t *p = realloc(j->ids, cap * sizeof *p);
-        if (!p) {
-            j->oom = true;
+    if (s->n_ids == s->cap_ids) {
+        uint32_t cap = s->cap_ids ? 2 * s->cap_ids : 256;
+        int32_t *p = realloc(s->ids, cap * sizeof *p);
+        if (!p)
             return false;
-        }
-        j->ids = p;
-        j->cap_ids = cap;
+        s->ids = p;
+        s->cap_ids = cap;
     }
-    j->ids[j->n_ids++] = t->id;
-    if (j->q->logprobs)
-        note_logprob(j, t);
-    bool stop = ds_cli_text_push(&j->text, t->id);
-    if (j->live) {
-        size_t safe = ds_cli_text_safe(&j->text);
-        fwrite(j->text.text.p + j->text.sent, 1, safe - j->text.sent, stdout);
-        j->text.sent = safe;
-        fflush(stdout);
-    }
-    show_bar(j, false);
-    return !stop && !ds_cli_signal();
+    s->ids[s->n_ids++] = id;
+    return true;
 }
 
-static bool keep_going(void *ctx, uint32_t done, uint32_t total)
+static void show_text(job *j, sample *s, size_t upto)
 {
-    (void)done;
-    (void)total;
-    show_bar(ctx, false);
-    return !ds_cli_signal();
+    if (!j->live || upto <= s->text.sent)
+        return;
+    fwrite(s->text.text.p + s->text.sent, 1, upto - s->text.sent, stdout);
+    s->text.sent = upto;
+    fflush(stdout);
 }
 
-static void put_result(job *j, uint32_t sample, const ds_single_result *res)
+static void take_event(job *j, const ds_event *ev)
+{
+    static const char *const reasons[] = { "stop", "stop", "length", "stop", "stop", "stop" };
+    task *t = ev->user;
+    sample *s = &t->samples[ev->sample];
+
+    switch (ev->kind) {
+    case DS_EV_START:
+        t->cached = ev->start.cached;
+        break;
+    case DS_EV_TOKEN:
+        j->new_tokens++;
+        if (!take_id(s, ev->token.id))
+            ds_fail(&t->err, DS_E_NOMEM, "out of memory for the answer");
+        if (t->q.logprobs)
+            note_logprob(s, ev);
+        ds_cli_text_push(&s->text, ev->token.id);
+        show_text(j, s, ds_cli_text_safe(&s->text));
+        break;
+    case DS_EV_END:
+        s->completion_tokens = ev->end.completion_tokens;
+        s->reason = reasons[ev->end.reason];
+        show_text(j, s, s->text.text.len);
+        if (ev->end.reason == DS_ENDED_FAILED)
+            ds_cli_gen_failure(ev, &t->err);
+        if (s->text.text.oom || s->logprobs.oom)
+            ds_fail(&t->err, DS_E_NOMEM, "out of memory for the answer");
+        t->ended = t->ended || ev->end.last;
+        break;
+    }
+}
+
+/* ---- tasks ---- */
+
+static void free_task(task *t)
+{
+    for (uint32_t k = 0; t->samples && k < t->q.n; k++) {
+        ds_cli_text_fini(&t->samples[k].text);
+        free(t->samples[k].ids);
+        ds_buf_free(&t->samples[k].logprobs);
+    }
+    free(t->samples);
+    ds_gen_request_fini(&t->q);
+    free(t);
+}
+
+static task *new_task(job *j)
+{
+    task *t = calloc(1, sizeof *t);
+
+    if (!t)
+        return NULL;
+    t->index = j->index++;
+    *j->tail = t;
+    j->tail = &t->next;
+    j->open++;
+    return t;
+}
+
+/* Hands it to the engine. Anything but DS_E_AGAIN settles it. */
+static void submit(job *j, task *t)
+{
+    const char *stop[DS_GEN_MAX_STOPS];
+    size_t stop_bytes[DS_GEN_MAX_STOPS];
+    ds_engine_request r;
+
+    if (!t->samples) {
+        t->samples = calloc(t->q.n, sizeof *t->samples);
+        if (!t->samples)
+            ds_fail(&t->err, DS_E_NOMEM, "out of memory");
+        for (uint32_t k = 0; k < t->q.n && t->err.rc == DS_OK; k++)
+            ds_cli_text_init(&t->samples[k].text, j->g->tokenizer, t->q.stop, t->q.n_stop, &t->err);
+        if (t->err.rc != DS_OK)
+            return;
+    }
+    r = ds_gen_request_engine(&t->q, j->g, stop, stop_bytes);
+    r.user = t;
+    switch (ds_engine_add(j->g->engine, &r, &t->id, &t->err)) {
+    case DS_OK:
+        t->added = true;
+        break;
+    case DS_E_AGAIN:
+        t->err = (ds_err){ 0 };
+        break;
+    default:
+        break;
+    }
+}
+
+static void put_sample(const task *t, uint32_t k, ds_buf *b)
+{
+    const sample *s = &t->samples[k];
+
+    ds_buf_printf(b, "{\"index\":%" PRIu64, t->index);
+    if (t->q.n > 1)
+        ds_buf_printf(b, ",\"sample\":%u", k);
+    ds_buf_puts(b, ",\"ids\":[");
+    for (uint32_t i = 0; i < s->n_ids; i++)
+        ds_buf_printf(b, "%s%d", i ? "," : "", s->ids[i]);
+    ds_buf_puts(b, "],\"text\":");
+    ds_json_write_str(b, ds_buf_str(&s->text.text), s->text.text.len, DS_JSON_COMPACT);
+    ds_buf_printf(b, ",\"finish_reason\":\"%s\",\"usage\":{\"prompt_tokens\":%zu,\"completion_tokens\":%u,\"cached_tokens\":%u}", s->reason,
+                  t->q.ids.n, s->completion_tokens, t->cached);
+    if (t->q.logprobs) {
+        ds_buf_puts(b, ",\"logprobs\":[");
+        ds_buf_put(b, ds_buf_str(&s->logprobs), s->logprobs.len);
+        ds_buf_putc(b, ']');
+    }
+    ds_buf_puts(b, "}\n");
+}
+
+/* The task's result lines, or its error line. */
+static void put_task(job *j, const task *t)
 {
     ds_buf b = { 0 };
-    const char *reason = res->finish == DS_SINGLE_LENGTH ? "length" : "stop";
 
-    ds_buf_printf(&b, "{\"index\":%" PRIu64, j->index);
-    if (j->q->n > 1)
-        ds_buf_printf(&b, ",\"sample\":%u", sample);
-    ds_buf_puts(&b, ",\"ids\":[");
-    for (uint32_t i = 0; i < j->n_ids; i++)
-        ds_buf_printf(&b, "%s%d", i ? "," : "", j->ids[i]);
-    ds_buf_puts(&b, "],\"text\":");
-    ds_json_write_str(&b, ds_buf_str(&j->text.text), j->text.text.len, DS_JSON_COMPACT);
-    ds_buf_printf(&b, ",\"finish_reason\":\"%s\",\"usage\":{\"prompt_tokens\":%zu,\"completion_tokens\":%u,\"cached_tokens\":0}", reason,
-                  j->q->ids.n, j->n_ids + (res->finish == DS_SINGLE_STOP));
-    if (j->q->logprobs) {
-        ds_buf_puts(&b, ",\"logprobs\":[");
-        ds_buf_put(&b, ds_buf_str(&j->logprobs), j->logprobs.len);
-        ds_buf_putc(&b, ']');
+    for (uint32_t k = 0; t->err.rc == DS_OK && k < t->q.n; k++)
+        put_sample(t, k, &b);
+    if (b.oom || t->err.rc != DS_OK) {
+        const char *why = b.oom ? "out of memory for the answer" : t->err.msg;
+        ds_buf_clear(&b);
+        ds_buf_printf(&b, "{\"index\":%" PRIu64 ",\"error\":{\"message\":", t->index);
+        ds_json_write_str(&b, why, strlen(why), DS_JSON_COMPACT);
+        ds_buf_puts(&b, "}}\n");
+        j->failed++;
+    } else {
+        j->done++;
     }
-    ds_buf_puts(&b, "}\n");
-    if (b.oom)
-        j->oom = true;
-    else
-        fwrite(b.p, 1, b.len, stdout);
+    fwrite(ds_buf_str(&b), 1, b.len, stdout);
     fflush(stdout);
     ds_buf_free(&b);
 }
 
-/* All samples of one request. DS_E_CANCELED: a signal came. */
-static ds_rc answer(job *j, const ds_gen_request *q, ds_err *err)
-{
-    ds_rc rc = ds_cli_text_init(&j->text, j->g->tokenizer, q->stop, q->n_stop, err);
-
-    j->q = q;
-    for (uint32_t k = 0; k < q->n && rc == DS_OK; k++) {
-        ds_single_result res;
-        ds_single_request r = {
-            .prompt = (const int32_t *)q->ids.p,
-            .n_prompt = (uint32_t)q->ids.n,
-            .max_tokens = q->max_tokens,
-            .sampling = q->sampling,
-            .bias = q->bias,
-            .n_bias = q->n_bias,
-            .stop_ids = j->g->stop_ids,
-            .n_stop_ids = j->g->n_stop_ids,
-            .logprobs = q->logprobs,
-            .n_top = q->n_top,
-            .token = take_token,
-            .progress = keep_going,
-            .ctx = j,
-        };
-        r.sampling.seed += k * SAMPLE_STEP;
-        j->n_ids = 0;
-        j->oom = false;
-        ds_buf_clear(&j->logprobs);
-        ds_cli_text_clear(&j->text);
-        rc = ds_single_run(j->g->single, &r, &res, err);
-        if (rc == DS_OK && ds_cli_signal())
-            rc = ds_fail(err, DS_E_CANCELED, "stopped");
-        if (rc == DS_OK && (j->oom || j->text.text.oom || j->logprobs.oom))
-            rc = ds_fail(err, DS_E_NOMEM, "out of memory for the answer");
-        if (rc != DS_OK)
-            break;
-        j->sum.prompt_tokens += q->ids.n;
-        j->sum.output_tokens += j->n_ids;
-        j->sum.prompt_ns += res.prompt_ns;
-        j->sum.output_ns += res.output_ns;
-        j->sum.steps += res.steps;
-        j->sum.drafted += res.drafted;
-        j->sum.accepted += res.accepted;
-        if (j->o->json || j->o->input) {
-            put_result(j, k, &res);
-        } else {
-            fwrite(ds_buf_str(&j->text.text) + j->text.sent, 1, j->text.text.len - j->text.sent, stdout);
-            putchar('\n');
-        }
-    }
-    ds_cli_text_fini(&j->text);
-    return rc;
-}
-
-static void put_error(const job *j, const ds_err *e)
-{
-    ds_buf b = { 0 };
-
-    ds_buf_printf(&b, "{\"index\":%" PRIu64 ",\"error\":{\"message\":", j->index);
-    ds_json_write_str(&b, e->msg, strlen(e->msg), DS_JSON_COMPACT);
-    ds_buf_puts(&b, "}}\n");
-    if (!b.oom)
-        fwrite(b.p, 1, b.len, stdout);
-    fflush(stdout);
-    ds_buf_free(&b);
-}
+/* ---- many requests ---- */
 
 static bool is_space(int c)
 {
@@ -259,120 +310,225 @@ static bool blank(const ds_buf *line)
     return true;
 }
 
-/* Adds the lines that are left to those missing, as far as they can be counted at once: what comes through a pipe may never end. */
-static void count_rest(job *j, ds_cli_input *in)
+/* The next line as a task. False: there is none (*rc stays DS_OK), or it can't be read. */
+static bool read_task(job *j, ds_rc *rc, ds_err *err)
+{
+    uint64_t bytes;
+
+    while (ds_cli_input_line(&j->in, j->o->input, &j->line, &bytes, rc, err)) {
+        j->in_bytes += bytes + 1;
+        if (blank(&j->line)) {
+            j->index++;
+            continue;
+        }
+        task *t = new_task(j);
+        if (!t) {
+            *rc = ds_fail(err, DS_E_NOMEM, "out of memory");
+            return false;
+        }
+        if (bytes > DS_CLI_LINE_MAX_BYTES)
+            ds_fail(&t->err, DS_E_FORMAT, "the line has %" PRIu64 " bytes, at most %d are taken", bytes, DS_CLI_LINE_MAX_BYTES);
+        else if (ds_gen_request_init(&t->q, &j->o->g, t->index, &t->err) == DS_OK)
+            ds_gen_request_json(&t->q, j->g, j->line.p, j->line.len, &t->err);
+        return true;
+    }
+    return false;
+}
+
+/* Whether a read would not wait, so that a slow writer doesn't hold up results that are there. */
+static bool input_ready(const job *j)
+{
+    struct pollfd p = { .fd = j->in.fd, .events = POLLIN };
+    return j->in.at < j->in.n || poll(&p, 1, 0) != 0;
+}
+
+/* Lines that are left, as far as they can be counted at once: what comes through a pipe may never end. */
+static uint64_t count_rest(job *j, bool *more)
 {
     const uint64_t begin = ds_now_ns();
-    struct stat st;
+    uint64_t lines = 0;
     bool text = false;
-    int c;
 
-    in->deaf = true;
-    j->more_missing = fstat(in->fd, &st) != 0 || !S_ISREG(st.st_mode);
-    for (uint64_t n = 1; !j->more_missing; n++) {
-        c = ds_cli_input_byte(in);
+    j->in.deaf = true;
+    *more = j->in_total == 0;
+    for (uint64_t n = 1; !*more; n++) {
+        int c = ds_cli_input_byte(&j->in);
         text = text || (c != -1 && !is_space(c));
         if ((c == '\n' || c == -1) && text) {
-            j->missing++;
+            lines++;
             text = false;
         }
         if (c == -1)
-            return;
-        j->more_missing = n % 65536 == 0 && ds_now_ns() - begin > COUNT_NS;
+            break;
+        *more = n % 65536 == 0 && ds_now_ns() - begin > COUNT_NS;
     }
+    return lines;
 }
 
-static ds_rc run_lines(job *j, int fd, const char *name, ds_err *err)
+/* Lets the engine have as many requests as keep it busy, and reads on no further than that. */
+static ds_rc feed(job *j, ds_err *err)
 {
-    ds_cli_input in = { .fd = fd };
-    ds_buf line = { 0 };
-    uint64_t bytes;
     ds_rc rc = DS_OK;
+    uint64_t enough = 4 * (uint64_t)j->g->parallel;
 
-    for (j->index = 0; rc == DS_OK && ds_cli_input_line(&in, name, &line, &bytes, &rc, err); j->index++) {
-        ds_gen_request q = { 0 };
-        ds_err bad = { 0 };
-        j->in_bytes += bytes + 1;
-        if (blank(&line))
-            continue;
-        if (bytes > DS_CLI_LINE_MAX_BYTES)
-            ds_fail(&bad, DS_E_FORMAT, "the line has %" PRIu64 " bytes, at most %d are taken", bytes, DS_CLI_LINE_MAX_BYTES);
-        else if (ds_gen_request_init(&q, &j->o->g, j->index, &bad) == DS_OK &&
-                 ds_gen_request_json(&q, j->g, line.p, line.len, &bad) == DS_OK)
-            answer(j, &q, &bad);
-        ds_gen_request_fini(&q);
-        if (bad.rc == DS_E_CANCELED) {
-            rc = DS_E_CANCELED;
-            j->missing = 1;
-        } else if (bad.rc != DS_OK) {
-            put_error(j, &bad);
-            j->failed++;
-        } else {
-            j->done++;
+    for (task *t = j->head; t; t = t->next)
+        if (!t->added && t->err.rc == DS_OK)
+            submit(j, t);
+    while (!j->eof && j->open < enough && !ds_cli_signal() && (!j->head || input_ready(j))) {
+        task **at = j->tail;
+        if (!read_task(j, &rc, err))
+            j->eof = true;
+        else if ((*at)->err.rc == DS_OK)
+            submit(j, *at);
+    }
+    return rc;
+}
+
+/* Nothing more will happen to it. */
+static bool settled(const task *t)
+{
+    return t->ended || (!t->added && t->err.rc != DS_OK);
+}
+
+static ds_rc run_lines(job *j, ds_err *err)
+{
+    ds_event ev[256];
+
+    while (!ds_cli_signal()) {
+        ds_rc rc = feed(j, err);
+        if (rc != DS_OK && rc != DS_E_CANCELED)
+            return rc;
+        if (!j->head)
+            break;
+        if (j->head->added && ds_engine_wait(j->g->engine, 50)) {
+            size_t n = ds_engine_poll(j->g->engine, ev, sizeof ev / sizeof *ev);
+            for (size_t i = 0; i < n; i++)
+                take_event(j, &ev[i]);
+        }
+        for (task *t = j->head; t && settled(t); t = j->head) {
+            put_task(j, t);
+            j->head = t->next;
+            if (!j->head)
+                j->tail = &j->head;
+            j->open--;
+            free_task(t);
         }
         if (ferror(stdout))
-            rc = ds_fail(err, DS_E_IO, "standard output: %s", strerror(errno));
+            return ds_fail(err, DS_E_IO, "standard output: %s", strerror(errno));
+        show_bar(j, false);
     }
-    if (rc == DS_E_CANCELED)
-        count_rest(j, &in);
-    ds_buf_free(&line);
-    return rc;
+    return ds_cli_signal() ? ds_fail(err, DS_E_CANCELED, "stopped") : DS_OK;
+}
+
+/* ---- one request ---- */
+
+static bool one_event(void *ctx, const ds_event *ev)
+{
+    if (ev)
+        take_event(ctx, ev);
+    return !ds_cli_signal();
 }
 
 static ds_rc run_one(job *j, ds_cli_ids *ids, ds_err *err)
 {
-    ds_gen_request q = { 0 };
-    ds_rc rc = ds_gen_request_init(&q, &j->o->g, 0, err);
+    const char *stop[DS_GEN_MAX_STOPS];
+    size_t stop_bytes[DS_GEN_MAX_STOPS];
+    task *t = new_task(j);
+    ds_engine_request r;
+    ds_rc rc = t ? ds_gen_request_init(&t->q, &j->o->g, 0, err) : ds_fail(err, DS_E_NOMEM, "out of memory");
 
     if (rc == DS_OK && j->o->prompt) {
-        rc = ds_gen_request_text(&q, j->g, j->o->prompt, strlen(j->o->prompt), err);
+        rc = ds_gen_request_text(&t->q, j->g, j->o->prompt, strlen(j->o->prompt), err);
     } else if (rc == DS_OK) {
-        q.ids = (ds_ids){ (uint32_t *)ids->p, ids->n, ids->n };
+        t->q.ids = (ds_ids){ (uint32_t *)ids->p, ids->n, ids->n };
         ids->p = NULL;
     }
-    if (rc == DS_OK)
-        rc = answer(j, &q, err);
-    j->done += rc == DS_OK;
-    ds_gen_request_fini(&q);
-    return rc;
+    if (rc == DS_OK) {
+        t->samples = calloc(1, sizeof *t->samples);
+        rc = t->samples ? ds_cli_text_init(&t->samples->text, j->g->tokenizer, t->q.stop, t->q.n_stop, err)
+                        : ds_fail(err, DS_E_NOMEM, "out of memory");
+    }
+    if (rc == DS_OK) {
+        r = ds_gen_request_engine(&t->q, j->g, stop, stop_bytes);
+        r.user = t;
+        rc = ds_cli_gen_run(j->g, &r, one_event, j, err);
+    }
+    if (rc == DS_OK && t->err.rc != DS_OK)
+        rc = ds_fail(err, t->err.rc, "%s", t->err.msg);
+    if (rc == DS_OK && ds_cli_signal())
+        return ds_fail(err, DS_E_CANCELED, "stopped");
+    if (rc != DS_OK)
+        return rc;
+    if (j->o->json) {
+        put_task(j, t);
+        return DS_OK;
+    }
+    fwrite(ds_buf_str(&t->samples->text.text) + t->samples->text.sent, 1, t->samples->text.text.len - t->samples->text.sent, stdout);
+    putchar('\n');
+    j->done++;
+    return DS_OK;
 }
 
-static void print_totals(const totals *t, uint64_t requests)
-{
-    double wall = (double)(ds_now_ns() - t->begin_ns) / 1e9, in = (double)t->prompt_ns / 1e9, out = (double)t->output_ns / 1e9;
+/* ---- the end ---- */
 
-    fprintf(stderr, "%" PRIu64 " request%s in %.2f s: %" PRIu64 " prompt tokens, %.0f/s; %" PRIu64 " new tokens, %.0f/s", requests,
-            requests == 1 ? "" : "s", wall, t->prompt_tokens, in > 0.0 ? (double)t->prompt_tokens / in : 0.0, t->output_tokens,
-            out > 0.0 ? (double)t->output_tokens / out : 0.0);
-    if (t->drafted)
-        fprintf(stderr, "; drafts kept %.0f %%, %.2f tokens a step", 100.0 * (double)t->accepted / (double)t->drafted,
-                (double)(t->accepted + t->steps) / (double)t->steps);
+static double upto(const ds_engine_hist *h, double part)
+{
+    uint64_t seen = 0;
+
+    for (int i = 0; i < DS_ENGINE_HIST; i++) {
+        seen += h->bucket[i];
+        if (h->n && (double)seen >= part * (double)h->n)
+            return (double)(2ull << i) / 1e3;
+    }
+    return 0.0;
+}
+
+static void print_figures(const job *j)
+{
+    double wall = (double)(ds_now_ns() - j->begin_ns) / 1e9;
+    uint64_t drafted = 0, kept = 0;
+    ds_engine_stats st;
+
+    ds_engine_stats_get(j->g->engine, &st);
+    for (int i = 0; i < DS_ENGINE_MAX_DRAFTS; i++) {
+        drafted += st.drafted[i];
+        kept += st.kept[i];
+    }
+    fprintf(stderr, "%" PRIu64 " request%s in %.2f s: %" PRIu64 " prompt tokens, %" PRIu64 " new ones, %.0f/s", j->done,
+            j->done == 1 ? "" : "s", wall, st.prompt_tokens, st.output_tokens, wall > 0.0 ? (double)st.output_tokens / wall : 0.0);
+    if (drafted)
+        fprintf(stderr, "; %.0f %% of the drafts kept", 100.0 * (double)kept / (double)drafted);
     fputc('\n', stderr);
+    if (j->in.fd == -1)
+        return;
+    fprintf(stderr,
+            "  cached prompt tokens      %12" PRIu64 "\n  steps, rows a step        %12" PRIu64
+            " %8.1f\n  device busy               %12.1f %%\n"
+            "  first token, within (ms)  p50 %.0f  p90 %.0f  p99 %.0f\n  between tokens (ms)       p50 %.1f  p90 %.1f  p99 %.1f\n",
+            st.hit_state_tokens + st.hit_replay_tokens, st.steps, st.steps ? (double)st.step_rows / (double)st.steps : 0.0,
+            100.0 * (double)st.device_busy_ns / (double)(st.device_busy_ns + st.device_idle_ns + 1), upto(&st.ttft, 0.5),
+            upto(&st.ttft, 0.9), upto(&st.ttft, 0.99), upto(&st.tbt, 0.5), upto(&st.tbt, 0.9), upto(&st.tbt, 0.99));
 }
 
-static ds_rc run(job *j, int fd, ds_cli_ids *ids, ds_err *err)
+/* Writes what is complete, in order, and says how much isn't. */
+static int stopped_by_signal(job *j)
 {
-    ds_rc rc;
+    uint64_t missing = 0;
+    bool more;
 
-    j->sum.begin_ns = ds_now_ns();
-    if (fd == -1)
-        rc = run_one(j, ids, err);
-    else
-        rc = run_lines(j, fd, j->o->input, err);
-    show_bar(j, true);
-    free(j->ids);
-    ds_buf_free(&j->logprobs);
-    return rc;
-}
-
-/* Results that are out stay out. */
-static int stopped_by_signal(const job *j)
-{
-    if (j->o->input)
-        fprintf(stderr, "deepserve generate: stopped with %" PRIu64 " results complete, %" PRIu64 "%s missing\n", j->done + j->failed,
-                j->missing, j->more_missing ? " or more" : "");
-    else
+    if (j->in.fd == -1) {
         fputs("deepserve generate: stopped, the result is missing\n", stderr);
+        return 128 + ds_cli_signal();
+    }
+    for (const task *t = j->head; t; t = t->next) {
+        if (settled(t))
+            put_task(j, t);
+        else
+            missing++;
+    }
+    missing += count_rest(j, &more);
+    fprintf(stderr, "deepserve generate: stopped with %" PRIu64 " results complete, %" PRIu64 "%s missing\n", j->done + j->failed, missing,
+            more ? " or more" : "");
     return 128 + ds_cli_signal();
 }
 
@@ -382,9 +538,10 @@ int ds_cmd_generate(int argc, char **argv)
     ds_err err = { 0 };
     ds_cli_gen g = { 0 };
     ds_cli_ids ids = { 0 };
+    job j = { .o = &o, .g = &g, .tail = &j.head, .in = { .fd = -1 } };
     struct stat st = { 0 };
     char q[112];
-    int fd = -1, speculate, status = ds_cli_parse(&command, &o, argc, argv, NULL);
+    int speculate, status = ds_cli_parse(&command, &o, argc, argv, NULL);
     bool wrong = false;
     ds_rc rc = DS_OK;
 
@@ -400,31 +557,36 @@ int ds_cmd_generate(int argc, char **argv)
     if (wrong)
         return ds_cli_wrong("generate", "%s", err.msg);
     if (rc == DS_OK && o.input) {
-        fd = strcmp(o.input, "-") == 0 ? STDIN_FILENO : open(o.input, O_RDONLY | O_CLOEXEC);
-        if (fd == -1 || fstat(fd, &st) == -1)
+        j.in.fd = strcmp(o.input, "-") == 0 ? STDIN_FILENO : open(o.input, O_RDONLY | O_CLOEXEC);
+        if (j.in.fd == -1 || fstat(j.in.fd, &st) == -1)
             rc = ds_fail(&err, DS_E_IO, "%s: %s", ds_file_label(q, sizeof q, o.input), strerror(errno));
         else if (S_ISDIR(st.st_mode))
             rc = ds_fail(&err, DS_E_IO, "%s: is a directory", ds_file_label(q, sizeof q, o.input));
     }
     if (rc == DS_OK)
-        rc = ds_cli_gen_open(&g, &o.g, speculate, &err);
+        rc = ds_cli_gen_open(&g, &o.g, speculate, o.input ? (uint32_t)o.g.parallel : 1, &err);
     if (rc == DS_OK)
         rc = ds_cli_ids_check(&ids, ds_model_config(g.m.model)->vocab_size, &err);
-    job j = { .o = &o, .g = &g, .live = !o.json && !o.input && isatty(1), .bar = o.input && isatty(2) };
     if (rc == DS_OK) {
-        j.in_total = S_ISREG(st.st_mode) ? (uint64_t)st.st_size : 0;
+        j.live = !o.json && !o.input && isatty(1);
+        j.bar = o.input && isatty(2);
+        j.in_total = o.input && S_ISREG(st.st_mode) ? (uint64_t)st.st_size : 0;
         ds_cli_signals_catch();
-        rc = run(&j, fd, &ids, &err);
+        j.begin_ns = ds_now_ns();
+        rc = o.input ? run_lines(&j, &err) : run_one(&j, &ids, &err);
+        show_bar(&j, true);
         if (rc == DS_OK)
-            print_totals(&j.sum, j.done);
+            print_figures(&j);
     }
-    ds_cli_gen_close(&g);
+    status = rc == DS_OK ? j.failed > 0 : (rc == DS_E_CANCELED ? stopped_by_signal(&j) : ds_cli_fail("generate", &err));
+    ds_cli_gen_close(&g); /* cancels what is left, which may still point at tasks */
+    for (task *t = j.head, *next; t; t = next) {
+        next = t->next;
+        free_task(t);
+    }
+    ds_buf_free(&j.line);
     free(ids.p);
-    if (fd > STDIN_FILENO)
-        close(fd);
-    if (rc == DS_E_CANCELED)
-        return stopped_by_signal(&j);
-    if (rc != DS_OK)
-        return ds_cli_fail("generate", &err);
-    return j.failed ? 1 : 0;
+    if (j.in.fd > STDIN_FILENO)
+        close(j.in.fd);
+    return status;
 }

@@ -18,7 +18,7 @@ bool ds_cli_speculate_parse(int *out, const char *word)
     long n;
 
     if (strcmp(word, "auto") == 0) {
-        *out = DS_SPECULATE_AUTO;
+        *out = DS_ENGINE_DRAFTS_AUTO;
         return true;
     }
     if (strcmp(word, "off") == 0) {
@@ -90,52 +90,66 @@ size_t ds_cli_available_bytes(void)
     return kib * 1024;
 }
 
-/* The largest context whose caches and buffers fit, at most `wish`. */
-static uint32_t context_that_fits(const ds_model *m, ds_single_opts so, uint32_t wish, size_t available, size_t *bytes)
+static const char *token_bytes(void *ctx, int32_t id, size_t *n)
 {
-    uint32_t low = 0;
+    const ds_cli_gen *g = ctx;
 
-    while (low < wish) {
-        so.max_context = low + (wish - low + 1) / 2;
-        if (ds_single_bytes(m, &so, bytes) && *bytes <= available)
-            low = so.max_context;
-        else
-            wish = so.max_context - 1;
-    }
-    so.max_context = low;
-    return low;
+    *n = 0;
+    if (ds_tokenizer_kind(g->tokenizer, (uint32_t)id) == DS_TOKEN_DROPPED)
+        return "";
+    return ds_tokenizer_bytes(g->tokenizer, (uint32_t)id, n);
 }
 
-static ds_rc open_single(ds_cli_gen *g, const ds_cli_gen_opts *o, int speculate, ds_err *err)
+/* The plan must fit into what is free. Without a context given, a smaller one is taken and said. */
+static ds_rc fit(const ds_model *m, ds_engine_opts *eo, bool context_given, ds_err *err)
+{
+    uint64_t available = ds_cli_available_bytes();
+    uint32_t wish = eo->max_context;
+    ds_engine_plan plan;
+    ds_rc rc = ds_engine_plan_get(&plan, m, eo, err);
+
+    if (rc != DS_OK || plan.total <= available)
+        return rc;
+    eo->memory_bytes = available; /* now the number of blocks is what this leaves */
+    rc = ds_engine_plan_get(&plan, m, eo, err);
+    while (rc == DS_E_NOMEM && !context_given && eo->max_context > 256) {
+        eo->max_context /= 2;
+        rc = ds_engine_plan_get(&plan, m, eo, err);
+    }
+    if (rc == DS_OK && eo->max_context < wish)
+        fprintf(stderr, "context: %u tokens, what fits into memory (the model's limit is %u)\n", eo->max_context, wish);
+    return rc;
+}
+
+static ds_rc open_engine(ds_cli_gen *g, const ds_cli_gen_opts *o, int speculate, uint32_t parallel, ds_err *err)
 {
     const ds_config *c = ds_model_config(g->m.model);
-    ds_single_opts so = {
+    ds_engine_opts eo = {
+        .mode = o->mode == 0 ? DS_ENGINE_EXACT : DS_ENGINE_CED,
         .bf16 = o->act == 1,
-        .exact = o->mode == 0,
-        .chunk = (uint32_t)o->chunk,
-        .speculate = speculate,
-        .pool = g->m.pool,
+        .max_context = o->context ? (uint32_t)o->context : c->max_position_embeddings,
+        .max_running = parallel,
+        .step_tokens = (uint32_t)o->chunk,
+        .drafts = speculate,
+        .token_bytes = token_bytes,
+        .ctx = g,
     };
-    size_t bytes = 0, available = ds_cli_available_bytes();
+    ds_rc rc;
 
     if (o->context > c->max_position_embeddings)
         return ds_fail(err, DS_E_ARG, "--context %" PRId64 " exceeds the model's limit of %u tokens", o->context,
                        c->max_position_embeddings);
-    g->context = o->context ? (uint32_t)o->context : c->max_position_embeddings;
-    so.max_context = g->context;
-    if (!ds_single_bytes(g->m.model, &so, &bytes) || bytes > available) {
-        uint32_t fits = context_that_fits(g->m.model, so, g->context, available, &bytes);
-        if (o->context || fits < 2)
-            return ds_fail(err, DS_E_NOMEM,
-                           "a context of %u tokens does not fit into the %zu MiB of memory that are free; the largest that does is %u",
-                           g->context, available >> 20, fits);
-        fprintf(stderr, "context: %u tokens, what fits into memory (the model's limit is %u)\n", fits, g->context);
-        g->context = so.max_context = fits;
-    }
-    return ds_single_create(&g->single, g->m.model, &so, err);
+    rc = fit(g->m.model, &eo, o->context > 0, err);
+    if (rc == DS_OK)
+        rc = ds_engine_create(&g->engine, g->m.model, g->m.pool, &eo, err);
+    if (rc == DS_OK)
+        rc = ds_engine_start(g->engine, err);
+    g->context = eo.max_context;
+    g->parallel = parallel;
+    return rc;
 }
 
-ds_rc ds_cli_gen_open(ds_cli_gen *g, const ds_cli_gen_opts *o, int speculate, ds_err *err)
+ds_rc ds_cli_gen_open(ds_cli_gen *g, const ds_cli_gen_opts *o, int speculate, uint32_t parallel, ds_err *err)
 {
     static const char *const kernel_names[] = { NULL, "ref", "avx2", "avx512", "amx" };
     char path[4096];
@@ -155,7 +169,7 @@ ds_rc ds_cli_gen_open(ds_cli_gen *g, const ds_cli_gen_opts *o, int speculate, ds
     if (rc == DS_OK)
         rc = ds_cli_stop_ids(g->stop_ids, &g->n_stop_ids, o->model, ds_model_config(g->m.model), err);
     if (rc == DS_OK)
-        rc = open_single(g, o, speculate, err);
+        rc = open_engine(g, o, speculate, parallel, err);
     if (rc != DS_OK)
         ds_cli_gen_close(g);
     return rc;
@@ -163,11 +177,45 @@ ds_rc ds_cli_gen_open(ds_cli_gen *g, const ds_cli_gen_opts *o, int speculate, ds
 
 void ds_cli_gen_close(ds_cli_gen *g)
 {
-    ds_single_destroy(g->single);
+    ds_engine_destroy(g->engine);
     ds_encoder_destroy(g->encoder);
     ds_tokenizer_destroy(g->tokenizer);
     ds_cli_model_close(&g->m);
     *g = (ds_cli_gen){ 0 };
+}
+
+ds_rc ds_cli_gen_failure(const ds_event *end, ds_err *err)
+{
+    if (end->end.reason == DS_ENDED_DEADLINE)
+        return ds_fail(err, DS_E_CANCELED, "the deadline passed");
+    return ds_fail(err, end->end.rc == DS_OK ? DS_E_FORMAT : end->end.rc, "the model gave values that are not finite after %u tokens",
+                   end->end.n_tokens);
+}
+
+ds_rc ds_cli_gen_run(ds_cli_gen *g, const ds_engine_request *q, ds_cli_event_fn *fn, void *ctx, ds_err *err)
+{
+    ds_event ev[64];
+    uint64_t id;
+    ds_rc rc = ds_engine_add(g->engine, q, &id, err);
+    bool last = rc != DS_OK, canceled = false;
+
+    while (!last) {
+        size_t n = ds_engine_wait(g->engine, 50) ? ds_engine_poll(g->engine, ev, sizeof ev / sizeof *ev) : 0;
+        bool go_on = n > 0 || fn(ctx, NULL);
+        for (size_t i = 0; i < n; i++) {
+            go_on = fn(ctx, &ev[i]) && go_on;
+            if (ev[i].kind == DS_EV_END) {
+                last = last || ev[i].end.last;
+                if (ev[i].end.reason == DS_ENDED_FAILED)
+                    rc = ds_cli_gen_failure(&ev[i], err);
+            }
+        }
+        if (!go_on && !canceled) {
+            ds_engine_cancel(g->engine, id);
+            canceled = true;
+        }
+    }
+    return rc;
 }
 
 /* ---- text ---- */

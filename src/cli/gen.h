@@ -2,17 +2,17 @@
 #ifndef DS_CLI_GEN_H
 #define DS_CLI_GEN_H
 
+#include <ds/engine.h>
 #include <ds/request.h>
 #include <ds/tokenizer.h>
 
 #include "base/buf.h"
 #include "cli/model_cli.h"
-#include "engine/single.h"
 
 typedef struct {
     const char *model, *speculate;
     int mode, act, kernels;
-    int64_t threads, chunk, context, max_tokens, top_k, seed;
+    int64_t threads, parallel, chunk, context, max_tokens, top_k, seed;
     double temperature, top_p, min_p, repetition, presence, frequency;
     ds_opt_list stop;
 } ds_cli_gen_opts;
@@ -61,10 +61,10 @@ typedef struct {
     ds_cli_model m;
     ds_tokenizer *tokenizer;
     ds_encoder *encoder;
-    ds_single *single;
+    ds_engine *engine;
     int32_t stop_ids[DS_CLI_STOP_IDS];
     size_t n_stop_ids;
-    uint32_t context; /* tokens */
+    uint32_t context, parallel; /* tokens; sequences */
 } ds_cli_gen;
 
 /* eos_token_id of the directory's generation_config.json, a number or a list; config.json's where there is none. */
@@ -73,9 +73,16 @@ ds_rc ds_cli_stop_ids(int32_t ids[DS_CLI_STOP_IDS], size_t *n_ids, const char *d
 size_t ds_cli_available_bytes(void);
 /* "auto", "off" or a number; false: something else. */
 bool ds_cli_speculate_parse(int *out, const char *word);
-/* Opens all of it. A context of 0 becomes the model's limit, or less where memory is short (said on standard error). On failure nothing is held. */
-ds_rc ds_cli_gen_open(ds_cli_gen *g, const ds_cli_gen_opts *o, int speculate, ds_err *err);
+/* Opens all of it and starts the engine, for `parallel` sequences at a time. A context of 0 becomes the model's limit, or less where memory is short (said on standard error). On failure nothing is held. */
+ds_rc ds_cli_gen_open(ds_cli_gen *g, const ds_cli_gen_opts *o, int speculate, uint32_t parallel, ds_err *err);
 void ds_cli_gen_close(ds_cli_gen *g);
+
+/* An event of the request, or NULL every now and then while nothing happens. False cancels it; its events go on to the end. */
+typedef bool ds_cli_event_fn(void *ctx, const ds_event *ev);
+/* One request to its end. DS_E_FORMAT: the model failed. */
+ds_rc ds_cli_gen_run(ds_cli_gen *g, const ds_engine_request *q, ds_cli_event_fn *fn, void *ctx, ds_err *err);
+/* Why an end with DS_ENDED_FAILED or DS_ENDED_DEADLINE is one, into err. */
+ds_rc ds_cli_gen_failure(const ds_event *end, ds_err *err);
 
 /* Output text of one answer. */
 typedef struct {

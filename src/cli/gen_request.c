@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_STOPS = 64, MAX_SAMPLES = 1024, MAX_TOP = 20 };
+enum { MAX_SAMPLES = 16, MAX_TOP = 20, MAX_STOP_BYTES = 256 };
 
 ds_rc ds_gen_request_init(ds_gen_request *q, const ds_cli_gen_opts *o, uint64_t line, ds_err *err)
 {
@@ -24,6 +24,8 @@ ds_rc ds_gen_request_init(ds_gen_request *q, const ds_cli_gen_opts *o, uint64_t 
     };
     if (o->stop.n == 0)
         return DS_OK;
+    if (o->stop.n > DS_GEN_MAX_STOPS)
+        return ds_fail(err, DS_E_ARG, "stop: %zu strings, at most %d", o->stop.n, DS_GEN_MAX_STOPS);
     q->stop = calloc(o->stop.n, sizeof *q->stop);
     if (!q->stop)
         return ds_fail(err, DS_E_NOMEM, "out of memory");
@@ -104,8 +106,8 @@ static ds_rc get_stop(ds_gen_request *q, const ds_json *v, ds_err *err)
         return DS_OK;
     if (v->type != DS_JSON_STRING && v->type != DS_JSON_ARRAY)
         return wrong_type(v, "stop", "a string or a list of strings", err);
-    if (n > MAX_STOPS)
-        return ds_fail(err, DS_E_FORMAT, "stop: %zu strings, at most %d", n, MAX_STOPS);
+    if (n > DS_GEN_MAX_STOPS)
+        return ds_fail(err, DS_E_FORMAT, "stop: %zu strings, at most %d", n, DS_GEN_MAX_STOPS);
     free(q->stop);
     q->n_stop = 0;
     q->stop = calloc(n ? n : 1, sizeof *q->stop);
@@ -143,7 +145,7 @@ static ds_rc get_logprobs(ds_gen_request *q, const ds_json *obj, ds_err *err)
 static ds_rc get_common(ds_gen_request *q, const ds_json *obj, ds_err *err)
 {
     int64_t max_tokens = q->max_tokens, top_k = q->sampling.top_k, seed = (int64_t)q->sampling.seed, n = 1;
-    ds_sample_opts *s = &q->sampling;
+    ds_engine_sampling *s = &q->sampling;
     ds_rc rc = get_int(obj, "max_tokens", &max_tokens, 1, INT32_MAX, err);
 
     if (rc == DS_OK)
@@ -235,7 +237,7 @@ static ds_rc get_chat(ds_gen_request *q, ds_cli_gen *g, const char *line, size_t
         if (!q->bias)
             return ds_fail(err, DS_E_NOMEM, "out of memory");
         for (uint32_t i = 0; i < info->sampling.n_logit_bias; i++)
-            q->bias[q->n_bias++] = (ds_token_bias){ (uint32_t)info->sampling.logit_bias[i].token, info->sampling.logit_bias[i].bias };
+            q->bias[q->n_bias++] = (ds_engine_bias){ (uint32_t)info->sampling.logit_bias[i].token, info->sampling.logit_bias[i].bias };
     }
     if (info->n_stop) {
         free(q->stop);
@@ -265,7 +267,17 @@ static ds_rc get_chat(ds_gen_request *q, ds_cli_gen *g, const char *line, size_t
     return rc == DS_OK ? ds_encoder_runs(g->encoder, runs, n_runs, &q->ids, err) : rc;
 }
 
-ds_rc ds_gen_request_json(ds_gen_request *q, ds_cli_gen *g, const char *line, size_t n, ds_err *err)
+static ds_rc check_stops(const ds_gen_request *q, ds_err *err)
+{
+    if (q->n_stop > DS_GEN_MAX_STOPS)
+        return ds_fail(err, DS_E_FORMAT, "stop: %zu strings, at most %d", q->n_stop, DS_GEN_MAX_STOPS);
+    for (size_t i = 0; i < q->n_stop; i++)
+        if (q->stop[i].n > MAX_STOP_BYTES)
+            return ds_fail(err, DS_E_FORMAT, "stop: a string of %zu bytes, at most %d", q->stop[i].n, MAX_STOP_BYTES);
+    return DS_OK;
+}
+
+static ds_rc read_json(ds_gen_request *q, ds_cli_gen *g, const char *line, size_t n, ds_err *err)
 {
     const ds_json *root, *prompt, *tokens, *messages;
     ds_rc rc = ds_json_parse(&q->doc, line, n, NULL, err);
@@ -290,4 +302,35 @@ ds_rc ds_gen_request_json(ds_gen_request *q, ds_cli_gen *g, const char *line, si
     if (prompt->type != DS_JSON_STRING)
         return wrong_type(prompt, "prompt", "a string", err);
     return ds_gen_request_text(q, g, prompt->text, prompt->text_len, err);
+}
+
+ds_rc ds_gen_request_json(ds_gen_request *q, ds_cli_gen *g, const char *line, size_t n, ds_err *err)
+{
+    ds_rc rc = read_json(q, g, line, n, err);
+    return rc == DS_OK ? check_stops(q, err) : rc;
+}
+
+ds_engine_request ds_gen_request_engine(const ds_gen_request *q, const ds_cli_gen *g, const char *stop[DS_GEN_MAX_STOPS],
+                                        size_t stop_bytes[DS_GEN_MAX_STOPS])
+{
+    for (size_t i = 0; i < q->n_stop; i++) {
+        stop[i] = q->stop[i].p;
+        stop_bytes[i] = q->stop[i].n;
+    }
+    return (ds_engine_request){
+        .prompt = (const int32_t *)q->ids.p,
+        .n_prompt = (uint32_t)q->ids.n,
+        .max_tokens = q->max_tokens,
+        .n = q->n,
+        .sampling = q->sampling,
+        .bias = q->bias,
+        .n_bias = q->n_bias,
+        .stop_ids = g->stop_ids,
+        .n_stop_ids = g->n_stop_ids,
+        .stop = stop,
+        .stop_bytes = stop_bytes,
+        .n_stop = q->n_stop,
+        .logprobs = q->logprobs,
+        .n_top = q->n_top,
+    };
 }

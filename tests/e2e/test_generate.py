@@ -114,7 +114,7 @@ def test_wrong_use(deepserve, model, tmp_path):
 def test_signals(program, model, tmp_path, sig):
     f = tmp_path / "in.jsonl"
     f.write_text('{"prompt":"abc","max_tokens":60}\n' * 3000)
-    p = subprocess.Popen([program, "generate", "--model", model, "--input", f], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    p = subprocess.Popen([program, "generate", "--model", model, "--input", f], stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0)
     assert p.stdout.readline()
     p.send_signal(sig)
     begin = time.monotonic()
@@ -156,10 +156,28 @@ def test_chat_in_a_terminal(program, model):
     until(b"Hello\r\n")
     time.sleep(0.3)
     os.write(fd, b"\x03")
-    until(b"tokens/s")
+    until(b" new, ")
     os.write(fd, b"/undo\n")
     until(b"forgotten")
     os.write(fd, b"/undo\n")
     until(b"nothing")
     os.write(fd, b"\x04")
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+def test_many_at_once_equal_one_by_one(deepserve, model, tmp_path):
+    """What runs beside a request changes nothing; a prompt that others share is computed once."""
+    f = tmp_path / "in.jsonl"
+    shared = [(13 * i) % 250 + 3 for i in range(300)]
+    rows = [{"tokens": shared[: 5 + 7 * i] + [i + 3], "max_tokens": 4 + i, "temperature": i % 2, "seed": i} for i in range(12)]
+    f.write_text("".join(json.dumps(r) + "\n" for r in rows))
+    results = []
+    for parallel in (1, 5, 16):
+        r = deepserve("generate", "--model", model, "--input", f, "--mode", "exact", "--parallel", parallel)
+        assert r.returncode == 0, r.stderr
+        results.append([(x["index"], x["ids"], x["text"]) for x in lines(r)])
+    assert results[0] == results[1] == results[2]
+
+    f.write_text("".join(json.dumps({"tokens": shared + [i + 3], "max_tokens": 2}) + "\n" for i in range(6)))
+    cached = [x["usage"]["cached_tokens"] for x in lines(deepserve("generate", "--model", model, "--input", f))]
+    assert all(c % 128 == 0 and c <= 301 - 134 for c in cached) and cached.count(128) >= 5, cached
