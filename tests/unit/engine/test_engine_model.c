@@ -3,7 +3,7 @@
 #include "../model/golden.h"
 
 #include "engine/engine_internal.h"
-#include "engine/single.h"
+#include "single.h"
 
 enum { MAX_OUT = 96, N_REQ = 7, BLOCK = 128 };
 
