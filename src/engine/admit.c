@@ -292,10 +292,10 @@ static bool prefix_is_coming(ds_engine *e, const ds_eng_sample *s, const found *
 
     if (s->req->no_cache || s->admitted)
         return false;
-    for (uint32_t i = 0; i < e->n_prefilling; i++) {
-        ds_eng_sample *o = e->prefilling[i];
+    for (uint32_t i = 0; i < e->n_running; i++) { /* also those that are planned to the end of their prompt: its blocks are published with the result */
+        ds_eng_sample *o = e->running[i];
         uint32_t lo = 0, hi = most, border;
-        if (o->state != S_PROMPT || o->req->no_cache || o->pos >= o->goal)
+        if ((o->state != S_PROMPT && o->state != S_DECODE) || o->req->no_cache || o->pos >= o->goal)
             continue;
         if (hi > o->n_keys)
             hi = o->n_keys;
