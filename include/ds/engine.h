@@ -115,7 +115,8 @@ typedef struct {
     uint32_t top_k;            /* 0 = off */
     double repetition_penalty; /* > 0; 1 = off */
     double presence_penalty, frequency_penalty; /* 0 = off */
-    uint64_t seed;             /* sample k draws with seed + k */
+    uint64_t seed;             /* sample k draws with seed + k * seed_step */
+    uint64_t seed_step;        /* 0 = 1 */
 } ds_engine_sampling;
 
 #define DS_ENGINE_SAMPLING_DEFAULT ((ds_engine_sampling){ .temperature = 1.0, .top_p = 1.0, .repetition_penalty = 1.0 })

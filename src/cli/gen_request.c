@@ -4,6 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Seeds of a request's samples lie far apart: seeds of neighbouring lines differ by 1. */
+static const uint64_t SEED_STEP = 0x9e3779b97f4a7c15u;
+
 enum { MAX_SAMPLES = 16, MAX_TOP = 20, MAX_STOP_BYTES = 256 };
 
 ds_rc ds_gen_request_init(ds_gen_request *q, const ds_cli_gen_opts *o, uint64_t line, ds_err *err)
@@ -20,6 +23,7 @@ ds_rc ds_gen_request_init(ds_gen_request *q, const ds_cli_gen_opts *o, uint64_t 
             .presence_penalty = o->presence,
             .frequency_penalty = o->frequency,
             .seed = (uint64_t)o->seed + line,
+            .seed_step = SEED_STEP,
         },
     };
     if (o->stop.n == 0)

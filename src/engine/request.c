@@ -10,7 +10,7 @@
 static ds_sample_opts sample_opts(const ds_engine_sampling *s, uint32_t sample)
 {
     return (ds_sample_opts){ .temperature = s->temperature, .top_p = s->top_p, .min_p = s->min_p, .top_k = s->top_k, .repetition_penalty = s->repetition_penalty,
-                             .presence_penalty = s->presence_penalty, .frequency_penalty = s->frequency_penalty, .seed = s->seed + sample };
+                             .presence_penalty = s->presence_penalty, .frequency_penalty = s->frequency_penalty, .seed = s->seed + sample * (s->seed_step ? s->seed_step : 1) };
 }
 
 static ds_rc check_images(const ds_engine_request *q, ds_err *err)
