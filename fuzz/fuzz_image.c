@@ -6,8 +6,6 @@
 
 #include <ds/image.h>
 
-#include "recipe/image_size.h"
-
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static void must(bool ok)
@@ -29,7 +27,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         size_t n;
     } heads[] = { { "", 0 }, { "\xff\xd8\xff", 3 }, { "\x89PNG\r\n\x1a\n", 8 }, { "GIF89a", 6 }, { "RIFF\xff\0\0\0WEBPVP8", 15 } };
     ds_prepare_opts o;
-    uint32_t w, h;
     ds_picture pic;
     ds_pixels p;
     uint8_t *bytes, how;
@@ -51,7 +48,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     o.limits.max_pixels = 1 << 18;
     o.limits.max_memory = 4 << 20;
     o.limits.max_ms = 2000;
-    ds_image_size(bytes, n, &w, &h, NULL);
     memset(&err, 0, sizeof err);
     if (how & 0x80) {
         rc = ds_image_decode(&p, bytes, n, &o.limits, &err);

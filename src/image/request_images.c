@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "image/image_internal.h"
-#include "recipe/image_size.h"
+#include "recipe/media_text.h"
 
 void ds_images_opts_init(ds_images_opts *o)
 {

@@ -1,5 +1,9 @@
 #include "recipe/media_text.h"
 
+#include <stdlib.h>
+
+#include "base/err.h"
+
 static int digit64(char c)
 {
     if (c >= 'A' && c <= 'Z')
@@ -60,4 +64,21 @@ bool ds_percent_decode(ds_str text, char *out, size_t *n)
         i += 2;
     }
     return true;
+}
+
+ds_rc ds_image_bytes(const ds_image *image, unsigned char **out, size_t *n, ds_err *err)
+{
+    *out = NULL;
+    *n = 0;
+    if (image->kind != DS_IMAGE_DATA)
+        return ds_fail(err, DS_E_ARG, "the image is not given as data");
+    *out = malloc(image->source.n + 4);
+    if (!*out)
+        return ds_fail(err, DS_E_NOMEM, "image of %zu characters: out of memory", image->source.n);
+    if (!(image->percent ? ds_percent_decode(image->source, (char *)*out, n) : ds_base64_decode(image->source, (char *)*out, n))) {
+        free(*out);
+        *out = NULL;
+        return ds_fail(err, DS_E_FORMAT, image->percent ? "a broken percent escape in the image" : "the image is not base64");
+    }
+    return DS_OK;
 }

@@ -2,7 +2,6 @@
 #include "samples.h"
 
 #include "image/image_internal.h"
-#include "recipe/image_size.h"
 
 static ds_pixels formula_picture(uint32_t w, uint32_t h)
 {
@@ -229,25 +228,6 @@ static void digests(void **state)
     }
 }
 
-/* What the head of a file says is what decoding gives, but for a GIF whose frame reaches over its canvas. */
-static void sizes_from_heads(const char *name, const unsigned char *bytes, size_t n, const unsigned char *rgb)
-{
-    uint32_t w, h;
-    ds_err err;
-
-    assert_ok(ds_image_size(bytes, n, &w, &h, &err));
-    if (strcmp(name, "over.gif") == 0)
-        return;
-    if (w != le16(rgb) || h != le16(rgb + 2))
-        fail_msg("%s: %u x %u in its head", name, w, h);
-}
-
-static void heads_agree(void **state)
-{
-    (void)state;
-    every_sample(sizes_from_heads);
-}
-
 static void bad_resizes(void **state)
 {
     uint8_t pixel[3] = { 0 };
@@ -264,7 +244,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(golden_pictures), cmocka_unit_test(golden_preparation), cmocka_unit_test(released_sizes),
         cmocka_unit_test(bad_rules),       cmocka_unit_test(extreme_ratios),     cmocka_unit_test(squeezed_when_wider_than_the_ratio),
-        cmocka_unit_test(digests),         cmocka_unit_test(heads_agree),        cmocka_unit_test(bad_resizes),
+        cmocka_unit_test(digests),         cmocka_unit_test(bad_resizes),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

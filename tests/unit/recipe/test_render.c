@@ -1,7 +1,6 @@
 /* Whole prompts: golden ones, runs of control and text, completions, images; and requests under failing allocations. */
 #include "base/hash.h"
 #include "fault.h"
-#include "recipe/image_size.h"
 #include "request_test.h"
 
 static const char weather[] =
@@ -334,45 +333,6 @@ static void oldest_turns_go(void **state)
     ds_request_destroy(r);
 }
 
-static void image_sizes(void **state)
-{
-    static const struct {
-        const char *bytes;
-        size_t n;
-        uint32_t w, h;
-    } cases[] = {
-        { "\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\1\2\0\0\0\3", 24, 258, 3 },
-        { "GIF89a\2\1\3\0", 10, 258, 3 },
-        { "\xff\xd8\xff\xe0\0\4ab\xff\xc0\0\x0b\10\0\3\1\2", 17, 258, 3 },
-        { "RIFF\0\0\0\0WEBPVP8X\0\0\0\0\0\0\0\0\1\1\0\2\0\0", 30, 258, 3 },
-        { "RIFF\0\0\0\0WEBPVP8 \0\0\0\0\0\0\0\x9d\x01\x2a\2\1\3\0", 30, 258, 3 },
-        { "\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\0\0\0\0\0\3", 24, 0, 0 },
-        { "\xff\xd8\xff\xe0\0\1", 6, 0, 0 },
-        { "BM123456", 8, 0, 0 },
-        { "", 0, 0, 0 },
-    };
-    ds_err err = { 0 };
-
-    (void)state;
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        uint32_t w, h;
-        ds_rc rc = ds_image_size((const unsigned char *)cases[i].bytes, cases[i].n, &w, &h, &err);
-
-        assert_int_equal(rc, cases[i].w ? DS_OK : DS_E_FORMAT);
-        if (cases[i].w) {
-            assert_int_equal(w, cases[i].w);
-            assert_int_equal(h, cases[i].h);
-        }
-        for (size_t cut = 0; cut < cases[i].n; cut++) { /* no beginning is read beyond its end */
-            unsigned char *part = malloc(cut + 1);
-
-            memcpy(part, cases[i].bytes, cut);
-            ds_image_size(part, cut, &w, &h, &err);
-            free(part);
-        }
-    }
-}
-
 static void options(void **state)
 {
     ds_recipe_opts o;
@@ -490,10 +450,17 @@ static void large_request(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(golden_tools_prompt), cmocka_unit_test(what_is_control),      cmocka_unit_test(tools_prose),
-        cmocka_unit_test(completions),         cmocka_unit_test(where_parsing_starts), cmocka_unit_test(image_layout),
-        cmocka_unit_test(image_ids),           cmocka_unit_test(image_sizes),          cmocka_unit_test(options),
-        cmocka_unit_test(image_order),         cmocka_unit_test(oldest_turns_go),      cmocka_unit_test(large_request),
+        cmocka_unit_test(golden_tools_prompt),
+        cmocka_unit_test(what_is_control),
+        cmocka_unit_test(tools_prose),
+        cmocka_unit_test(completions),
+        cmocka_unit_test(where_parsing_starts),
+        cmocka_unit_test(image_layout),
+        cmocka_unit_test(image_ids),
+        cmocka_unit_test(options),
+        cmocka_unit_test(image_order),
+        cmocka_unit_test(oldest_turns_go),
+        cmocka_unit_test(large_request),
         cmocka_unit_test(failing_allocations),
     };
 
