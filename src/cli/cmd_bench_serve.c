@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include <ds/engine.h>
 
@@ -18,8 +19,8 @@
 #include "cli/model_cli.h"
 
 typedef struct {
-    const char *model, *which, *trace;
-    int kernels, mode, drafts_off;
+    const char *model, *which, *trace, *tokens;
+    int kernels, mode;
     int64_t threads, requests, concurrency, prompt, output, target_us, seed;
     double rate;
     bool json;
@@ -32,11 +33,12 @@ static const ds_opt table[] = {
     { .name = "concurrency", .type = DS_OPT_INT, .offset = offsetof(options, concurrency), .def = "16", .arg = "N", .min = 1, .max = 1024, .help = "sequences at a time" },
     { .name = "rate", .type = DS_OPT_REAL, .offset = offsetof(options, rate), .def = "4", .arg = "PER_S", .min = 0.001, .max = 1e6, .help = "open: arrivals a second (Poisson)" },
     { .name = "trace", .type = DS_OPT_STR, .offset = offsetof(options, trace), .arg = "FILE", .help = "open: lines of `seconds prompt_tokens output_tokens` instead" },
+    { .name = "tokens", .type = DS_OPT_STR, .offset = offsetof(options, tokens), .arg = "@FILE", .help = "cut prompts out of this JSON array of ids instead of making them at random (drafts need real text)" },
     { .name = "prompt-tokens", .type = DS_OPT_INT, .offset = offsetof(options, prompt), .def = "256", .arg = "N", .min = 1, .max = 1 << 20, .help = "of batch and open" },
     { .name = "max-tokens", .type = DS_OPT_INT, .offset = offsetof(options, output), .def = "64", .arg = "N", .min = 1, .max = 1 << 20, .help = "of each answer" },
     { .name = "target-tbt", .type = DS_OPT_INT, .offset = offsetof(options, target_us), .def = "50000", .arg = "US", .min = 1, .max = 10000000, .help = "budget: wanted time between tokens" },
     { .name = "seed", .type = DS_OPT_INT, .offset = offsetof(options, seed), .def = "1", .arg = "N", .min = 0, .max = 0x1p62, .help = "of prompts and arrivals" },
-    { .name = "mode", .type = DS_OPT_ENUM, .offset = offsetof(options, mode), .def = "ced", .choices = "exact|ced", .help = "prefill" },
+    { .name = "mode", .type = DS_OPT_ENUM, .offset = offsetof(options, mode), .arg = "NAME", .def = "ced", .choices = "exact|ced", .help = "prefill" },
     { .name = "kernels", .type = DS_OPT_ENUM, .offset = offsetof(options, kernels), .def = "best", .choices = "best|" DS_CLI_KERNELS, .help = "instruction set" },
     { .name = "threads", .type = DS_OPT_INT, .offset = offsetof(options, threads), .arg = "N", .min = 1, .max = 1024, .help = "threads (default: one for each CPU)" },
     { .name = "json", .type = DS_OPT_FLAG, .offset = offsetof(options, json), .help = "a JSON object for each case, one a line" },
@@ -110,6 +112,13 @@ static bool print_result(const options *o, const result *r)
     return fflush(stdout) == 0;
 }
 
+typedef struct {
+    const options *o;
+    ds_cli_model m;
+    ds_cli_ids text; /* n = 0: random prompts */
+    uint32_t vocab, context;
+} bench;
+
 /* ---- load ---------------------------------------------------------------------------------------------------------------------------------------- */
 
 typedef struct {
@@ -125,7 +134,7 @@ typedef struct {
 typedef struct {
     double *tbt;
     size_t n_tbt, cap_tbt;
-    uint64_t tokens, wall_us;
+    uint64_t tokens, wall_us, cpu_us; /* cpu: of the whole process, which other programs disturb less; with several threads it counts their waiting for each other */
     uint32_t open;
     bool oom;
 } record;
@@ -159,7 +168,7 @@ static void note_event(record *rec, const ds_event *ev, uint64_t now_us)
     rec->tokens++;
 }
 
-static ds_rc add_arrival(ds_engine *e, arrival *a, uint32_t vocab, uint64_t seed, ds_err *err)
+static ds_rc add_arrival(const bench *b, ds_engine *e, arrival *a, uint32_t vocab, uint64_t seed, ds_err *err)
 {
     ds_engine_request q = { .prompt = a->ids, .n_prompt = a->prompt, .max_tokens = a->output, .sampling = DS_ENGINE_SAMPLING_DEFAULT, .user = a };
     int32_t *own = NULL;
@@ -173,7 +182,7 @@ static ds_rc add_arrival(ds_engine *e, arrival *a, uint32_t vocab, uint64_t seed
         if (!own)
             return ds_fail(err, DS_E_NOMEM, "out of memory");
         for (uint32_t i = 0; i < a->prompt; i++)
-            own[i] = (int32_t)(ds_rng_u64(seed, 3, i) % vocab);
+            own[i] = b->text.n ? b->text.p[(seed % 1000003 * 977 + i) % b->text.n] : (int32_t)(ds_rng_u64(seed, 3, i) % vocab);
         q.prompt = own;
     }
     rc = ds_engine_add(e, &q, &id, err);
@@ -181,10 +190,18 @@ static ds_rc add_arrival(ds_engine *e, arrival *a, uint32_t vocab, uint64_t seed
     return rc;
 }
 
-/* Adds each arrival at its time, or as soon as fewer than `together` are open, and reads until all have ended. */
-static ds_rc drive(ds_engine *e, arrival *a, uint32_t n, uint32_t together, uint32_t vocab, uint64_t seed, record *rec, ds_err *err)
+static uint64_t cpu_us(void)
 {
-    uint64_t begin = ds_now_us();
+    struct timespec t;
+
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
+}
+
+/* Adds each arrival at its time, or as soon as fewer than `together` are open, and reads until all have ended. */
+static ds_rc drive(const bench *b, ds_engine *e, arrival *a, uint32_t n, uint32_t together, uint32_t vocab, uint64_t seed, record *rec, ds_err *err)
+{
+    uint64_t begin = ds_now_us(), cpu = cpu_us();
     uint32_t next = 0;
     ds_rc rc = DS_OK;
 
@@ -194,7 +211,7 @@ static ds_rc drive(ds_engine *e, arrival *a, uint32_t n, uint32_t together, uint
         ds_event ev[64];
         size_t got;
         while (rc == DS_OK && next < n && a[next].at_us <= now && rec->open < together) {
-            rc = add_arrival(e, &a[next], vocab, seed + next, err);
+            rc = add_arrival(b, e, &a[next], vocab, seed + next, err);
             if (a[next].at_us == 0)
                 a[next].at_us = now;
             if (rc == DS_OK) {
@@ -213,6 +230,7 @@ static ds_rc drive(ds_engine *e, arrival *a, uint32_t n, uint32_t together, uint
             rc = ds_fail(err, DS_E_CANCELED, "stopped");
     }
     rec->wall_us = ds_now_us() - begin;
+    rec->cpu_us = cpu_us() - cpu;
     if (rc == DS_OK && rec->oom)
         rc = ds_fail(err, DS_E_NOMEM, "out of memory for the record");
     return rc;
@@ -226,6 +244,7 @@ static void put_load(result *r, ds_engine *e, const arrival *a, uint32_t n, reco
 
     ds_engine_stats_get(e, &st);
     put(r, (double)rec->tokens * 1e6 / (double)rec->wall_us, "tokens_s");
+    put(r, (double)rec->tokens * 1e6 / (double)(rec->cpu_us ? rec->cpu_us : 1), "tokens_cpu_s");
     for (uint32_t i = 0; ttft && i < n; i++)
         if (a[i].n > 0)
             ttft[got++] = (double)(a[i].first_us - a[i].at_us) / 1e3;
@@ -248,11 +267,6 @@ static void put_load(result *r, ds_engine *e, const arrival *a, uint32_t n, reco
 
 /* ---- cases --------------------------------------------------------------------------------------------------------------------------------------- */
 
-typedef struct {
-    const options *o;
-    ds_cli_model m;
-    uint32_t vocab, context;
-} bench;
 
 /* The loop's own time: a device that does nothing, sequences of 256 blocks. */
 static ds_rc case_host(const bench *b, uint32_t n, ds_err *err)
@@ -271,7 +285,7 @@ static ds_rc case_host(const bench *b, uint32_t n, ds_err *err)
 
     for (uint32_t i = 0; i < n && rc == DS_OK; i++) {
         a[i] = (arrival){ .prompt = TOKENS, .output = out };
-        rc = add_arrival(e, &a[i], 129280, (uint64_t)b->o->seed + i, err);
+        rc = add_arrival(b, e, &a[i], 129280, (uint64_t)b->o->seed + i, err);
     }
     if (rc == DS_OK) {
         do {
@@ -325,7 +339,7 @@ static ds_rc load_case(const bench *b, result *r, const ds_engine_opts *o, arriv
         return rc;
     rc = ds_engine_start(e, err);
     if (rc == DS_OK)
-        rc = drive(e, a, n, together, b->vocab, (uint64_t)b->o->seed * 1000003, &rec, err);
+        rc = drive(b, e, a, n, together, b->vocab, (uint64_t)b->o->seed * 1000003, &rec, err);
     if (rc == DS_OK)
         put_load(r, e, a, n, &rec);
     ds_engine_destroy(e);
@@ -358,7 +372,7 @@ static ds_rc case_batch(const bench *b, ds_err *err)
 {
     uint32_t n = (uint32_t)b->o->requests, both[2] = { 1, (uint32_t)b->o->concurrency };
     arrival *a = calloc(n, sizeof *a);
-    double alone = 0.0;
+    double alone = 0.0, alone_cpu = 0.0;
     ds_rc rc = a ? DS_OK : ds_fail(err, DS_E_NOMEM, "out of memory");
 
     for (int k = 0; k < 2 && rc == DS_OK; k++) {
@@ -369,10 +383,13 @@ static ds_rc case_batch(const bench *b, ds_err *err)
             a[i] = (arrival){ .prompt = clip(b, b->o->prompt, b->o->output), .output = (uint32_t)b->o->output, .measured = true };
         snprintf(r.what, sizeof r.what, "%u requests of %u + %u tokens, %u at a time", some, a[0].prompt, a[0].output, both[k]);
         rc = load_case(b, &r, &o, a, some, both[k], err);
-        if (k == 0)
+        if (k == 0) {
             alone = value_of(&r, "tokens_s");
-        else if (alone > 0.0)
+            alone_cpu = value_of(&r, "tokens_cpu_s");
+        } else if (alone > 0.0 && alone_cpu > 0.0) {
             put(&r, value_of(&r, "tokens_s") / alone, "times_alone");
+            put(&r, value_of(&r, "tokens_cpu_s") / alone_cpu, "times_alone_cpu");
+        }
         rc = finish_case(b, &r, rc, err);
     }
     free(a);
@@ -539,8 +556,14 @@ int ds_cmd_bench_serve(int argc, char **argv)
         return ds_cli_wrong("bench serve", "--case: expected all, host, batch, open, budget, turn or drafts");
     if (o.which && strcmp(o.which, "host") != 0 && strcmp(o.which, "all") != 0 && !o.model)
         return ds_cli_wrong("bench serve", "--case %s needs --model", o.which);
+    if (o.tokens) {
+        bool wrong;
+        rc = ds_cli_ids_parse(&b.text, o.tokens, &wrong, &err);
+        if (wrong)
+            return ds_cli_wrong("bench serve", "%s", err.msg);
+    }
     ds_cli_signals_catch();
-    if (wanted(&o, "host")) {
+    if (rc == DS_OK && wanted(&o, "host")) {
         rc = case_host(&b, 64, &err);
         if (rc == DS_OK)
             rc = case_host(&b, 1024, &err);
@@ -550,6 +573,7 @@ int ds_cmd_bench_serve(int argc, char **argv)
     if (rc == DS_OK && o.model) {
         const ds_config *c = ds_model_config(b.m.model);
         b.vocab = c->vocab_size;
+        rc = ds_cli_ids_check(&b.text, b.vocab, &err);
         b.context = c->max_position_embeddings < 40960 ? c->max_position_embeddings : 40960;
         if (rc == DS_OK && wanted(&o, "batch"))
             rc = case_batch(&b, &err);
@@ -563,6 +587,7 @@ int ds_cmd_bench_serve(int argc, char **argv)
             rc = case_drafts(&b, &err);
     }
     ds_cli_model_close(&b.m);
+    free(b.text.p);
     if (rc == DS_E_CANCELED && ds_cli_signal())
         return 128 + ds_cli_signal();
     return rc == DS_OK ? 0 : ds_cli_fail("bench serve", &err);

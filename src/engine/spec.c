@@ -1,11 +1,11 @@
 #include "engine/spec.h"
 
-enum { PROBE = 64, FULL_PROBES = 4 /* of this many probes one goes to the maximum, the others to a neighbour or off */ };
+enum { FIRST = 4, PROBE = 64, PROBE_MOST = 4096, FULL_PROBES = 4 /* of this many probes one goes to the maximum, the others to a neighbour or off */ };
 static const double forget = 0.995;
 
 void ds_spec_init(ds_spec *s, uint32_t model_drafts, int option)
 {
-    *s = (ds_spec){ .max = model_drafts < DS_ENGINE_MAX_DRAFTS ? model_drafts : DS_ENGINE_MAX_DRAFTS, .fixed = option >= 0 };
+    *s = (ds_spec){ .max = model_drafts < DS_ENGINE_MAX_DRAFTS ? model_drafts : DS_ENGINE_MAX_DRAFTS, .fixed = option >= 0, .probe_every = PROBE };
     if (option >= 0 && (uint32_t)option < s->max)
         s->max = (uint32_t)option;
 }
@@ -41,7 +41,7 @@ static uint32_t choose(ds_spec *s, uint32_t n, double context, uint32_t rows)
     if (s->fixed)
         return most;
     s->steps++;
-    if (s->steps <= 8) /* what is there to know? */
+    if (s->steps <= FIRST) /* what is there to know? */
         return s->steps % 2 ? most : 0;
     best_rate = rate(s, 0, n, context);
     for (uint32_t k = 1; k <= most; k++)
@@ -49,11 +49,16 @@ static uint32_t choose(ds_spec *s, uint32_t n, double context, uint32_t rows)
             best_rate = r;
             best = k;
         }
-    if (s->steps % PROBE == 0) {
-        uint64_t turn = s->steps / PROBE;
-        if (turn % FULL_PROBES == 0)
+    if (best > 0)
+        s->probe_every = PROBE;
+    if (++s->since_probe >= s->probe_every) {
+        s->since_probe = 0;
+        s->probes++;
+        if (best == 0 && s->probe_every < PROBE_MOST)
+            s->probe_every *= 2; /* it hasn't paid for long: ask seldom */
+        if (s->probes % FULL_PROBES == 0)
             return most;
-        return turn % 2 ? (best > 0 ? best - 1 : best) : best < most ? best + 1 : best;
+        return s->probes % 2 ? (best > 0 ? best - 1 : best) : best < most ? best + 1 : best;
     }
     return best;
 }
