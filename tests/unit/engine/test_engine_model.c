@@ -429,6 +429,85 @@ static void rings_wrap(void **state)
     }
 }
 
+/* Pictures: the engine's bits are those of ds_solo with the same embeddings, chunked anywhere, cold, after a hit inside the picture, and after one with another picture. */
+static ds_rc keep_row(void *ctx, const float *logits, uint32_t rows, uint32_t v, ds_err *err)
+{
+    (void)err;
+    memcpy(ctx, logits + (size_t)(rows - 1) * v, v * sizeof *logits);
+    return DS_OK;
+}
+
+static void greedy_alone(const int32_t *prompt, uint32_t n, const float *const *image, bool ced, int32_t *out, uint32_t n_out)
+{
+    ds_runner *run;
+    ds_solo solo;
+    float *row = calloc(vocab, sizeof *row);
+    const float *logits = row;
+    ds_err err;
+
+    assert_ok(ds_runner_create(&run, model, &(ds_runner_opts){ .max_context = 1024, .n_tails = 1, .no_drafts = true }, &err));
+    assert_ok(ds_solo_init(&solo, run, 256, ced, &err));
+    solo.image = image;
+    assert_ok(ds_solo_prefill(&solo, prompt, n, 1, keep_row, row, &err));
+    solo.image = NULL;
+    for (uint32_t i = 0; i < n_out; i++) {
+        out[i] = ds_argmax(logits, vocab);
+        assert_ok(ds_solo_decode(&solo, &out[i], 1, &logits, &err));
+    }
+    ds_solo_fini(&solo);
+    ds_runner_destroy(run);
+    free(row);
+}
+
+static void pictures(void **state)
+{
+    enum { N = 420, POS = 100, LEN = 90, OUT = 10 };
+    uint32_t d = ds_model_config(model)->hidden_size, rnd = 3;
+    float *cells[2];
+    const float *at[N] = { NULL };
+    int32_t *prompt = random_prompt(N, 6), want[OUT];
+
+    (void)state;
+    if (ds_model_config(model)->vision.num_hidden_layers == 0) {
+        free(prompt);
+        skip();
+    }
+    for (int k = 0; k < 2; k++) {
+        cells[k] = malloc((size_t)LEN * d * sizeof(float));
+        for (uint32_t i = 0; i < LEN * d; i++)
+            cells[k][i] = (float)(int)(next_random(&rnd) % 2001 - 1000) / 40000.0f;
+    }
+    for (uint32_t i = 0; i < LEN; i++)
+        prompt[POS + i] = 1 << 20; /* nobody looks at it */
+    for (int mode = 0; mode < 2; mode++)
+        for (uint32_t chunk = 0; chunk < 3; chunk++) {
+            static const uint32_t chunks[] = { 512, 37, 128 };
+            ds_engine *e = make_engine((ds_engine_opts){ .mode = (ds_engine_mode)mode, .no_replay = true, .step_tokens = chunks[chunk], .max_running = 2 }, NULL);
+            for (int turn = 0; turn < 4; turn++) {
+                int which = turn == 2;
+                request r = { .n = 1 };
+                ds_engine_image image = { .pos = POS, .n = LEN, .embedding = cells[which], .digest = { (uint8_t)which } };
+                ds_engine_request q = { .prompt = prompt, .n_prompt = N, .max_tokens = OUT, .sampling = DS_ENGINE_SAMPLING_DEFAULT, .images = &image, .n_images = 1, .user = &r };
+                uint64_t id;
+                ds_err err;
+                for (uint32_t i = 0; i < LEN; i++)
+                    at[POS + i] = cells[which] + (size_t)i * d;
+                greedy_alone(prompt, N, at, mode == DS_ENGINE_CED, want, OUT);
+                q.sampling.temperature = 0.0;
+                q.sampling.repetition_penalty = 1.0;
+                assert_ok(ds_engine_add(e, &q, &id, &err));
+                run_all(e);
+                assert_int_equal(r.n_got[0], OUT);
+                assert_memory_equal(r.got[0], want, sizeof want);
+                assert_int_equal(r.cached, turn % 2 || turn == 3 ? 256 : 0);
+            }
+            ds_engine_destroy(e);
+        }
+    free(cells[0]);
+    free(cells[1]);
+    free(prompt);
+}
+
 /* Drafts never bend the distribution: three tokens, each of two candidates, with all drafts verified. The share of each of the eight texts is what the model's own
  * probabilities say (chi-square with 7 degrees of freedom; 36 is passed once in 140,000 times, and the seeds are fixed). */
 static void drafts_keep_the_distribution(void **state)
@@ -508,6 +587,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(waiting_for_a_prefix),
         cmocka_unit_test(rings_wrap),
         cmocka_unit_test(drafts_keep_the_distribution),
+        cmocka_unit_test(pictures),
     };
     ds_model *m = test_model(argc > 1 ? argv[1] : "tiny-a", argc > 2 ? argv[2] : NULL);
     int failed;
