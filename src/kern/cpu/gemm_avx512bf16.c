@@ -10,7 +10,7 @@
 #include "kern/cpu/gemm.h"
 #include "kern/cpu/vec_avx512.h"
 
-enum { KC = 1024, MR = 4, AHEAD = 6144 /* bytes */, QUADS = DS_GEMM_OUTS / 4, TILES = DS_GEMM_ROWS / MR };
+enum { KC = 2048, MR = 4, AHEAD = 6144 /* bytes */, QUADS = DS_GEMM_OUTS / 4, TILES = DS_GEMM_ROWS / MR };
 
 typedef struct {
     __m512i panel[DS_GEMM_OUTS][KC / 32];

@@ -6,7 +6,7 @@
  * both: for each chunk in order, the even elements, then the odd ones. Between two panels a chain rests in memory, unrounded. */
 #include "kern/cpu/gemm.h"
 
-enum { CHUNK = 2 * VW, KC = 512, MR = VW / 4, AHEAD = 6144 /* bytes */, QUADS = DS_GEMM_OUTS / 4, TILES = DS_GEMM_ROWS / MR };
+enum { CHUNK = 2 * VW, KC = 1024, MR = VW / 4, AHEAD = 6144 /* bytes */, QUADS = DS_GEMM_OUTS / 4, TILES = DS_GEMM_ROWS / MR };
 
 typedef struct {
     float panel[DS_GEMM_OUTS][KC];
