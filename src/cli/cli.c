@@ -60,3 +60,11 @@ int ds_cli_parse(const ds_opt_cmd *cmd, void *dst, int argc, char **argv, bool *
     ds_opt_print_help(cmd, stdout);
     return 0;
 }
+
+bool ds_cli_blank(const char *line, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (line[i] != ' ' && line[i] != '\t' && line[i] != '\r')
+            return false;
+    return true;
+}

@@ -40,5 +40,7 @@ int ds_cli_parse(const ds_opt_cmd *cmd, void *dst, int argc, char **argv, bool *
 int ds_cli_fail(const char *command, const ds_err *err);
 /* The same with the way to the help page in a second line; returns 2. */
 int ds_cli_wrong(const char *command, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/* White space only: lines that a file of lines may have and nobody means. */
+bool ds_cli_blank(const char *line, size_t n);
 
 #endif

@@ -302,7 +302,7 @@ static ds_rc one_line(session *c, const char *line, size_t n, ds_err *err)
     output in = { .split = c->o->split, .end = (ds_stream_end)c->o->finish };
     ds_json_doc *doc;
     ds_buf body = { 0 };
-    const ds_json *root, *request, *text;
+    const ds_json *root, *request, *text, *split, *finish;
     ds_rc rc = ds_json_parse(&doc, line, n, NULL, err);
 
     if (rc != DS_OK)
@@ -311,6 +311,8 @@ static ds_rc one_line(session *c, const char *line, size_t n, ds_err *err)
     request = ds_json_get(root, "request");
     text = ds_json_get(root, "text");
     in.ids = ds_json_get(root, "ids");
+    split = ds_json_get(root, "split");
+    finish = ds_json_get(root, "finish");
     if (!ds_json_is(request, DS_JSON_OBJECT) || (in.ids ? !c->tokenizer : !ds_json_is(text, DS_JSON_STRING))) {
         rc = ds_fail(err, DS_E_ARG, "standard input: a line needs `request` and `text`, or `ids` and --tokenizer");
         goto done;
@@ -318,12 +320,21 @@ static ds_rc one_line(session *c, const char *line, size_t n, ds_err *err)
     ds_json_write(&body, request, DS_JSON_COMPACT);
     if (!in.ids)
         ds_buf_put(&in.text, text->text, text->text_len);
-    ds_json_i64(ds_json_get(root, "split"), &in.split);
-    if (in.split < 0)
-        in.split = 0;
-    for (int i = 0; i < 4; i++)
-        if (ds_json_str_eq(ds_json_get(root, "finish"), reasons[i]))
-            in.end = (ds_stream_end)i;
+    if (split && (!ds_json_i64(split, &in.split) || in.split < 0)) {
+        rc = ds_fail(err, DS_E_ARG, "standard input: `split` must be a whole number of bytes, 0 or more");
+        goto done;
+    }
+    if (finish) {
+        int i = 0;
+
+        while (i < 4 && !ds_json_str_eq(finish, reasons[i]))
+            i++;
+        if (i == 4) {
+            rc = ds_fail(err, DS_E_ARG, "standard input: `finish` must be one of stop, length, content_filter, none");
+            goto done;
+        }
+        in.end = (ds_stream_end)i;
+    }
     rc = body.oom || in.text.oom ? ds_fail(err, DS_E_NOMEM, "out of memory") : one(c, &body, &in, err);
 done:
     ds_buf_free(&body);
@@ -342,7 +353,8 @@ static ds_rc run_lines(session *c, const ds_buf *in, ds_err *err)
         const char *line = in->p + at, *end = memchr(line, '\n', in->len - at);
         size_t n = end ? (size_t)(end - line) : in->len - at;
         at += n + 1;
-        rc = one_line(c, line, n, err);
+        if (!ds_cli_blank(line, n))
+            rc = one_line(c, line, n, err);
     }
     if (rc != DS_OK && rc != DS_E_NOMEM)
         ds_err_prefix(err, rc, "line %zu: ", number);

@@ -47,7 +47,7 @@ static const ds_opt table[] = {
       .type = DS_OPT_FLAG,
       .offset = offsetof(options, fetch),
       .help = "fetch pictures behind http(s) addresses, for their size; without it such a picture has no size" },
-    { .name = "jsonl", .type = DS_OPT_FLAG, .offset = offsetof(options, jsonl), .help = "one body a line, one result line each" },
+    { .name = "jsonl", .type = DS_OPT_FLAG, .offset = offsetof(options, jsonl), .help = "one body a line, one result line each; blank lines are skipped" },
     { 0 },
 };
 
@@ -191,7 +191,8 @@ static ds_rc render_lines(renderer *c, const ds_buf *in, bool *refused, ds_err *
         size_t n = end ? (size_t)(end - line) : in->len - at;
 
         at += n + 1;
-        rc = one(c, line, n, &out, refused, err);
+        if (!ds_cli_blank(line, n))
+            rc = one(c, line, n, &out, refused, err);
         if (rc == DS_OK && (out.len > 1 << 20 || at >= in->len)) {
             rc = write_all(&out, err);
             ds_buf_clear(&out);

@@ -126,3 +126,6 @@ def test_many(deepserve):
     assert done.returncode == 1 and len(out) == 3 and "error" in out[1] and out[2]["choices"][0]["finish_reason"] == "length"
     done = deepserve("parse", "--jsonl", "--stream", stdin=b'{"request":1}\n')
     assert done.returncode == 1 and b"line 1" in done.stderr and done.stdout == b""
+    for bad in ({"finish": "end"}, {"finish": None}, {"split": "a"}, {"split": -1}, {"split": 1.5}):
+        done = deepserve("parse", "--jsonl", stdin=b"\n" + json.dumps(lines[0] | bad).encode())
+        assert done.returncode == 1 and b"line 2" in done.stderr and next(iter(bad)).encode() in done.stderr and done.stdout == b""

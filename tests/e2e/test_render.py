@@ -76,6 +76,8 @@ def test_lines(deepserve):
     done = deepserve("render", "--jsonl", stdin=body() + b"\n{}\n" + body())
     lines = [json.loads(line) for line in done.stdout.decode().split("\n")[:-1]]
     assert done.returncode == 1 and [("error" in line) for line in lines] == [False, True, False]
+    done = deepserve("render", "--jsonl", stdin=b"\n \r\n" + body() + b"\n\n")
+    assert done.returncode == 0 and done.stdout.count(b"\n") == 1
 
 
 def test_images(deepserve):
