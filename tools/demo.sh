@@ -1,22 +1,21 @@
 #!/bin/sh
-# The main job on the demonstration model: the prompt goes in, an answer comes out, all on this machine's CPU.
+# The main job on the demonstration model: a conversation, answered on this machine's CPU.
 #
 #   tools/demo.sh [BUILD]      after `make deps` and `make`; `make demo` does all three
 set -eu
 cd "$(dirname "$0")/.."
 build=${1:-build}
 model=models/demo
-prompt="Once upon a time, there was a little girl who"
 
 if [ ! -f "$model/config.json" ]; then
     echo "demo: $model holds no model" >&2
     exit 1
 fi
-set -- "$build/deepserve" generate --model "$model" --prompt "$prompt" --max-tokens 120 --temperature 0
-echo "The demonstration model of this repository continues a text. The command is"
+echo "A conversation with the demonstration model (46 MB of FP8 and MXFP4 weights), on this machine's CPU:"
 echo
-echo "  $build/deepserve generate --model $model --prompt \"$prompt\" --max-tokens 120 --temperature 0"
+printf '%s\n' "Hello!" "Who are you?" "What is the capital of Japan?" "What is 12 * 8?" "Tell me a short story about a fox." "Thank you!" |
+    "$build/deepserve" chat --model "$model" --temperature 0 --max-tokens 300 --echo
 echo
-"$@"
-echo
-echo "For a conversation: $build/deepserve chat --model $model"
+echo "Go on yourself:    $build/deepserve chat --model $model"
+echo "Continue a text:   $build/deepserve generate --model $model --prompt 'Once upon a time'"
+echo "What it is made of: $build/deepserve inspect --model $model"

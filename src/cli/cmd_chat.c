@@ -15,7 +15,7 @@ typedef struct {
     ds_cli_gen_opts g;
     const char *system;
     int think;
-    bool show_thinking;
+    bool show_thinking, echo;
 } options;
 
 static const ds_opt table[] = {
@@ -33,6 +33,10 @@ static const ds_opt table[] = {
       .offset = offsetof(options, show_thinking),
       .def = "true",
       .help = "print the reasoning, dimmed" },
+    { .name = "echo",
+      .type = DS_OPT_FLAG,
+      .offset = offsetof(options, echo),
+      .help = "print each message before its answer; for input that isn't a terminal" },
     { 0 },
 };
 
@@ -281,6 +285,8 @@ static ds_rc talk(chat *c, ds_err *err)
         if (line.len == 0 || (c->tty && slash_command(c, line.p, &quit)))
             continue;
         size_t before = c->messages.len;
+        if (c->o->echo && !c->tty)
+            printf("> %s\n", line.p);
         add_message(&c->messages, "user", line.p, line.len);
         if (answer(c, &bad) == DS_OK) {
             c->before = before;
