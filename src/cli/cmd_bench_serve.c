@@ -511,7 +511,7 @@ static ds_rc case_drafts(const bench *b, ds_err *err)
         int drafts;
     } how[] = { { "off", 0 }, { "all", 99 }, { "auto", DS_ENGINE_DRAFTS_AUTO } };
     ds_model_layout lay;
-    double off = 0.0;
+    double off = 0.0, off_cpu = 0.0;
     ds_rc rc = DS_OK;
 
     ds_model_layout_get(b->m.model, &lay);
@@ -524,10 +524,13 @@ static ds_rc case_drafts(const bench *b, ds_err *err)
             a[i] = (arrival){ .prompt = clip(b, 64, b->o->output), .output = (uint32_t)b->o->output, .measured = true };
         snprintf(r.what, sizeof r.what, "one sequence, drafts %s", how[k].name);
         rc = load_case(b, &r, &o, a, 4, 1, err);
-        if (k == 0)
+        if (k == 0) {
             off = value_of(&r, "tokens_s");
-        else if (off > 0.0)
+            off_cpu = value_of(&r, "tokens_cpu_s");
+        } else if (off > 0.0 && off_cpu > 0.0) {
             put(&r, value_of(&r, "tokens_s") / off, "times_off");
+            put(&r, value_of(&r, "tokens_cpu_s") / off_cpu, "times_off_cpu");
+        }
         rc = finish_case(b, &r, rc, err);
     }
     return rc;

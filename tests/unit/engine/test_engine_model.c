@@ -574,6 +574,41 @@ static void drafts_keep_the_distribution(void **state)
     free(prompt);
 }
 
+/* What doesn't fit is refused with the largest context that does, and that one fits; create takes what the plan says. */
+static void memory_plan(void **state)
+{
+    ds_engine_opts o = { .max_context = 4096, .max_running = 4 };
+    ds_engine_plan whole, p;
+    const char *at;
+    uint32_t fits;
+    ds_err err;
+    ds_engine *e;
+
+    (void)state;
+    assert_ok(ds_engine_plan_get(&whole, model, &o, &err));
+    assert_int_equal(whole.kv_blocks, 4 * 32);
+    assert_int_equal(whole.total, whole.kv + whole.states + whole.tails + whole.tables + whole.buffers + whole.host);
+    o.memory_bytes = whole.total; /* with a budget, blocks take what is left of it */
+    assert_ok(ds_engine_plan_get(&p, model, &o, &err));
+    assert_true(p.total <= o.memory_bytes && p.kv_blocks >= whole.kv_blocks);
+    o.memory_bytes = whole.total - whole.kv; /* less than one sequence */
+    assert_refused(ds_engine_plan_get(&p, model, &o, &err), DS_E_NOMEM, "the largest context that fits is");
+    at = strstr(err.msg, "fits is ");
+    fits = (uint32_t)strtoul(at + 8, NULL, 10);
+    assert_true(fits > 1 && fits < 4096);
+    assert_refused(ds_engine_create(&e, model, NULL, &o, &err), DS_E_NOMEM, "the largest context that fits is");
+    assert_null(e);
+    o.max_context = fits;
+    assert_ok(ds_engine_plan_get(&p, model, &o, &err));
+    assert_true(p.total <= o.memory_bytes);
+    assert_ok(ds_engine_create(&e, model, NULL, &o, &err));
+    ds_engine_destroy(e);
+    o.max_context = fits + 1;
+    assert_int_equal(ds_engine_plan_get(&p, model, &o, &err), DS_E_NOMEM);
+    o.memory_bytes = 1000;
+    assert_refused(ds_engine_plan_get(&p, model, &o, &err), DS_E_NOMEM, "too few for any context");
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
@@ -588,6 +623,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(rings_wrap),
         cmocka_unit_test(drafts_keep_the_distribution),
         cmocka_unit_test(pictures),
+        cmocka_unit_test(memory_plan),
     };
     ds_model *m = test_model(argc > 1 ? argv[1] : "tiny-a", argc > 2 ? argv[2] : NULL);
     int failed;
