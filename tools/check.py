@@ -18,6 +18,7 @@ MAY_SEE = {layer: set(LAYERS[:i]) for i, layer in enumerate(LAYERS)}
 MAY_SEE["grammar"] = MAY_SEE["recipe"] = {"base", "format"}
 MAY_SEE["kvstore"] = MAY_SEE["parallel"] = {"base"}
 MAY_SEE["bench"] = {"base", "format", "kern"}
+MAY_SEE["load"] = {"base"}
 MAY_SEE["model"] |= {"parallel"}
 MAY_SEE["engine"] |= {"parallel", "grammar"}
 MAY_SEE["cluster"] = {"base", "kvstore"}

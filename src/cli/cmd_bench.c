@@ -44,7 +44,8 @@ static const ds_opt_cmd command = {
     .command = "deepserve bench",
     .summary = "Times the kernels at real shapes. OP is one of gemv, gemm, experts, attention, index_topk, mhc, pool; without one all of "
                "them run. Each case is checked first;\n"
-               "its roof (memory bandwidth or arithmetic with operands in registers) is measured in the same run.",
+               "its roof (memory bandwidth or arithmetic with operands in registers) is measured in the same run.\n"
+               "`bench serve` times the engine, `bench http` puts load on a running server; each has its own --help.",
     .usage = "[OP] [options] | serve [options] | http [options]",
     .example = "deepserve bench gemv --threads 2 --json",
     .opts = table,
