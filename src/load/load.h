@@ -55,6 +55,10 @@ typedef struct {
     const char *extra; /* members of a JSON object, without its braces, put into each body; NULL: none */
     bool completions;  /* /v1/completions instead of /v1/chat/completions */
     bool no_stream, no_keepalive;
+    /* 0: requests come as the plan says. N: a closed loop of so many users, each of whom asks again a thinking time after an end, until closed_ns (0: until the plan's end);
+     * for the greatest throughput: its latencies are those of a load that adapts to the server. */
+    uint32_t closed;
+    uint64_t closed_ns;
     uint32_t turns;                                                        /* of a conversation; 0 = 1. Chat only */
     uint64_t think_ns;                                                     /* mean time between an answer's end and the next turn */
     uint32_t max_live;                                                     /* 1..1,000,000 */
