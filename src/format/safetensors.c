@@ -22,6 +22,7 @@
 
 #define BLOCK_BYTES (256u * 1024)
 #define NONE UINT32_MAX
+#define OTHER_KEYS 64 /* of an index, besides weight_map */
 #define NAME_BYTES 80 /* of a tensor's name in a message, so that the rule behind it fits too */
 
 typedef struct block {
@@ -545,10 +546,10 @@ static ds_rc open_indexed(ds_st *st, const char *dir, const char *path, ds_err *
     char *text, index[104];
     size_t n;
     mapped *list = NULL;
-    uint32_t n_list = 0;
-    bool first = true, open = false, has_map = false, has_metadata = false;
+    uint32_t n_list = 0, n_others = 0;
+    bool first = true, open = false, has_map = false;
     scan x;
-    scan_str key;
+    scan_str key, others[OTHER_KEYS];
     ds_rc rc = ds_file_read(&text, &n, path, DS_ST_HEADER_MAX_BYTES, err);
 
     if (rc != DS_OK)
@@ -560,9 +561,13 @@ static ds_rc open_indexed(ds_st *st, const char *dir, const char *path, ds_err *
     }
     while (scan_member(&x, &first, &open, &key) && open) {
         if (!SCAN_IS(key, "weight_map")) {
-            if (SCAN_IS(key, "metadata") && has_metadata)
-                scan_fail(&x, "metadata stands twice");
-            has_metadata = has_metadata || SCAN_IS(key, "metadata");
+            for (uint32_t i = 0; i < n_others; i++)
+                if (scan_is(others[i], key.s, key.n))
+                    scan_fail(&x, "a key that stands twice");
+            if (n_others == OTHER_KEYS)
+                scan_fail(&x, "too many keys besides weight_map");
+            else
+                others[n_others++] = key;
             scan_skip(&x);
             continue;
         }

@@ -191,7 +191,7 @@ def test_shards(base, place, bad, good):
         bad(m, *parts_)
     text = json.dumps({"weight_map": where})
     for changed, part in ((text[:-2] + f',"{names[0]}":"{files[0]}"}}}}', "twice"), ("{}", "weight_map is missing"), ("[]", "object"), (text + "}", "after the value"),
-                          ('{"weight_map":{},' + text[1:], "twice"), (text[:-1], "early"), ("\ufeff" + text, "object")):
+                          ('{"weight_map":{},' + text[1:], "twice"), ('{"x":1,"y":{},"x":2,' + text[1:], "twice"), ('{"metadata":{},' + text[1:-1] + ',"metadata":{}}', "twice"), (text[:-1], "early"), ("\ufeff" + text, "object")):
         (m / "model.safetensors.index.json").write_text(changed)
         bad(m, "model.safetensors.index.json", part)
     ck.index(m, where)

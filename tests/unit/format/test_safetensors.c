@@ -296,7 +296,7 @@ static void sharded(void **state)
         { "{\"weight_map\":[]}", DS_E_FORMAT, "expected an object" },
         { "{\"weight_map\":{},\"weight_map\":{}}", DS_E_FORMAT, "weight_map stands twice" },
         { "{\"metadata\":{}}", DS_E_FORMAT, "weight_map is missing" },
-        { "{\"metadata\":{},\"metadata\":{},\"weight_map\":{}}", DS_E_FORMAT, "metadata stands twice" },
+        { "{\"metadata\":{},\"metadata\":{},\"weight_map\":{}}", DS_E_FORMAT, "a key that stands twice" },
         { "{\"weight_map\":{\"a\":\"x.safetensors\"", DS_E_FORMAT, "ends too early" },
         { "{\"weight_map\":{\"a\":\"other.safetensors\"}}", DS_E_FORMAT, "other.safetensors" },
         { "", DS_E_FORMAT, "ends too early" },
