@@ -334,9 +334,35 @@ static void echo_reasoning(ds_rp *p, ds_echo *list, const ds_json *reasoning)
     ds_buf_free(&b);
 }
 
+/* The client's object, with the format that holds where it names none. */
+static void echo_format(ds_rp *p, ds_echo *list, const ds_json *text)
+{
+    const ds_json *format = ds_json_get(text, "format");
+    ds_buf b = { 0 };
+
+    ds_buf_puts(&b, "{\"format\":");
+    if (format && format->type != DS_JSON_NULL)
+        ds_json_write(&b, format, DS_JSON_SSE);
+    else
+        ds_buf_puts(&b, "{\"type\":\"text\"}");
+    for (const ds_json *m = text ? text->child : NULL; m; m = m->next) {
+        if (m == format)
+            continue;
+        ds_buf_putc(&b, ',');
+        ds_json_write_str(&b, m->key, m->key_len, DS_JSON_SSE);
+        ds_buf_putc(&b, ':');
+        ds_json_write(&b, m, DS_JSON_SSE);
+    }
+    ds_buf_putc(&b, '}');
+    if (b.oom)
+        ds_rp_oom(p);
+    else
+        echo_text(p, list, "text", ds_region_str(p->mem, b.p, b.len));
+    ds_buf_free(&b);
+}
+
 static void echoes(ds_rp *p, const ds_json **f)
 {
-    const ds_json *text = ds_json_get(f[F_TEXT], "format");
     ds_echo *list = ds_region_array(p->mem, 24, sizeof *list);
 
     if (!list)
@@ -355,7 +381,7 @@ static void echoes(ds_rp *p, const ds_json **f)
     echo(p, list, "service_tier", f[F_SERVICE_TIER], "\"default\"");
     echo(p, list, "store", f[F_STORE], "true");
     echo(p, list, "temperature", f[F_TEMPERATURE], "1.0");
-    echo(p, list, "text", text && text->type != DS_JSON_NULL ? f[F_TEXT] : NULL, "{\"format\":{\"type\":\"text\"}}");
+    echo_format(p, list, f[F_TEXT]);
     echo(p, list, "tool_choice", f[F_TOOL_CHOICE], "\"auto\"");
     echo(p, list, "tools", f[F_TOOLS], "[]");
     echo(p, list, "top_logprobs", f[F_TOP_LOGPROBS], "0");

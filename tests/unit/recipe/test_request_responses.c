@@ -208,7 +208,7 @@ static void responses_info(void **state)
                                            { "reasoning", "{\"effort\":\"low\",\"summary\":null}" },
                                            { "store", "false" },
                                            { "temperature", "1.0" },
-                                           { "text", "{\"format\":{\"type\":\"text\"}}" },
+                                           { "text", "{\"format\":{\"type\":\"text\"},\"verbosity\":\"low\"}" },
                                            { "tool_choice", "\"auto\"" },
                                            { "tools", "[]" },
                                            { "top_p", "0.5" },
@@ -219,7 +219,7 @@ static void responses_info(void **state)
     ds_request *r = parse(NULL,
                           "{" M ",'instructions':'i','max_output_tokens':5,'metadata':{'k':'v'},'reasoning':{'effort':'low'},'store':false,"
                                 "'top_p':0.5,'stream':true,"
-                          "'include':['reasoning.encrypted_content'],'tools':[],'truncation':'disabled'}",
+                          "'include':['reasoning.encrypted_content'],'tools':[],'truncation':'disabled','text':{'verbosity':'low','format':null}}",
                           &why);
     size_t found = 0;
 
