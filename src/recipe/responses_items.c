@@ -501,6 +501,21 @@ static void stored(ds_rp *p)
                             "%s '%s' is not stored", chain ? "response" : "conversation", ds_rp_word(word, sizeof word, id));
 }
 
+/* A turn is made of several items, so it is looked at when all have come. */
+static void all_have_reasoning(ds_rp *p)
+{
+    uint32_t turn = 0;
+
+    for (const ds_msg *m = p->r->conv.first; m; m = m->next) {
+        if (m->role != DS_ROLE_ASSISTANT)
+            continue;
+        turn++;
+        if (!m->reasoning.first)
+            ds_rp_refuse(p, DS_STAGE_MESSAGES, NULL, "input",
+                         "assistant turn %u has no reasoning item; it must be passed back when tools are declared", turn);
+    }
+}
+
 void ds_responses_input(ds_rp *p, const ds_json *input, const ds_json *instructions)
 {
     items s = { .p = p };
@@ -552,4 +567,6 @@ void ds_responses_input(ds_rp *p, const ds_json *input, const ds_json *instructi
             one_item(&s, e, &item, true);
     }
     interrupt(&s, NULL);
+    if (p->o->require_reasoning && p->r->info.thinking && p->r->info.n_tools)
+        all_have_reasoning(p);
 }
