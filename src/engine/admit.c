@@ -515,14 +515,17 @@ static ds_eng_sample *best_head(const ds_engine *e, ds_eng_sample *const head[N_
 void ds_eng_admit(ds_engine *e, ds_eng_step *st, uint64_t now_us)
 {
     ds_eng_sample *head[N_LEVELS], *s;
-    uint32_t looks = 4 * e->o.prefills + 16; /* those that wait for somebody's prefix or a place for prompts are passed over, but not without end */
+    /* Those that wait for somebody's prefix, a place for prompts or a state are passed over, but not without end; unless nothing runs: what they wait for may be held by
+     * somebody parked far behind. */
+    uint32_t looks = 4 * e->o.prefills + 16;
 
     for (uint32_t l = 0; l < N_LEVELS; l++)
         head[l] = e->level_head[l];
-    while (looks-- > 0 && (s = best_head(e, head, now_us)) != NULL) {
+    while ((looks > 0 || e->n_running == 0) && (s = best_head(e, head, now_us)) != NULL) {
         ds_eng_sample *next = s->next;
         uint32_t level = s->level;
         verdict v;
+        looks -= looks > 0;
         if (e->states.n_free_seats == 0) {
             preempt_for(e, s);
             return;

@@ -581,6 +581,41 @@ static void chunks_keep_to_the_budget(void **state)
     ds_engine_destroy(e);
 }
 
+/* All saved states are held by samples that wait behind many requests, each of which wants one. */
+static void nobody_waits_for_those_behind(void **state)
+{
+    ds_engine *e = make(&(ds_engine_opts){ .max_context = 1000, .max_running = 1, .saved_states = 2, .ageing_ms = 1000000 }, (ds_engine_stub){ .verify = true });
+    ds_engine_request low = simple(300, 40), high = simple(300, 3);
+    uint32_t ends = 0;
+    ds_event ev[64];
+    uint64_t id;
+    ds_err err;
+
+    (void)state;
+    low.n = high.n = 4;
+    low.priority = 7;
+    assert_ok(ds_engine_add(e, &low, &id, &err));
+    for (int i = 0; i < 6; i++)
+        ds_engine_run(e);
+    for (int i = 0; i < 100; i++) {
+        ids[0] = i;
+        assert_ok(ds_engine_add(e, &high, &id, &err));
+    }
+    ids[0] = 0;
+    for (int turn = 0; ds_engine_run(e); turn++) {
+        size_t n = ds_engine_poll(e, ev, 64);
+        assert_true(turn < 100000);
+        for (size_t i = 0; i < n; i++)
+            ends += ev[i].kind == DS_EV_END;
+    }
+    for (size_t n; (n = ds_engine_poll(e, ev, 64)) > 0;)
+        for (size_t i = 0; i < n; i++)
+            ends += ev[i].kind == DS_EV_END;
+    assert_int_equal(ends, 404);
+    assert_null(ds_backend_null_fault(e->dev));
+    ds_engine_destroy(e);
+}
+
 static void statistics_add_up(void **state)
 {
     ds_engine *e = make(&(ds_engine_opts){ .max_context = 3000, .drafts = 2 }, (ds_engine_stub){ .drafts = 2, .verify = true });
@@ -697,6 +732,7 @@ int main(void)
         cmocka_unit_test(better_priorities_first),
         cmocka_unit_test(waiting_is_worth_a_priority),
         cmocka_unit_test(chunks_keep_to_the_budget),
+        cmocka_unit_test(nobody_waits_for_those_behind),
         cmocka_unit_test(statistics_add_up),
         cmocka_unit_test(masks),
         cmocka_unit_test(nothing_is_called_after_the_end),

@@ -3,6 +3,7 @@
 #include "../model/golden.h"
 
 #include "engine/engine_internal.h"
+#include "fault.h"
 #include "single.h"
 
 enum { MAX_OUT = 96, N_REQ = 7, BLOCK = 128 };
@@ -609,6 +610,35 @@ static void memory_plan(void **state)
     assert_refused(ds_engine_plan_get(&p, model, &o, &err), DS_E_NOMEM, "too few for any context");
 }
 
+static ds_rc create_and_add(void *ctx, ds_err *err)
+{
+    static const int32_t prompt[] = { 1, 2, 3 };
+    ds_engine_bias bias = { 3, 1.0f };
+    ds_engine_request q = { .prompt = prompt, .n_prompt = 3, .max_tokens = 2, .n = 2, .sampling = DS_ENGINE_SAMPLING_DEFAULT, .bias = &bias, .n_bias = 1 };
+    ds_engine *e;
+    ds_event ev;
+    uint64_t id;
+    ds_rc rc = ds_engine_create(&e, model, NULL, &(ds_engine_opts){ .max_context = 140, .max_running = 2, .max_requests = 4, .kv_blocks = 2, .template_id = "t" }, err);
+
+    (void)ctx;
+    if (rc != DS_OK)
+        return rc;
+    q.sampling.repetition_penalty = 1.5;
+    rc = ds_engine_add(e, &q, &id, err);
+    while (rc == DS_OK && ds_engine_run(e))
+        ;
+    while (ds_engine_poll(e, &ev, 1))
+        ;
+    ds_engine_destroy(e);
+    return rc;
+}
+
+static void allocations_fail(void **state)
+{
+    (void)state;
+    assert_true(fault_every_allocation(create_and_add, NULL) > 50);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
@@ -624,6 +654,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(drafts_keep_the_distribution),
         cmocka_unit_test(pictures),
         cmocka_unit_test(memory_plan),
+        cmocka_unit_test(allocations_fail),
     };
     ds_model *m = test_model(argc > 1 ? argv[1] : "tiny-a", argc > 2 ? argv[2] : NULL);
     int failed;
