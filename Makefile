@@ -24,6 +24,8 @@ format:
 	git ls-files '*.c' '*.h' | xargs clang-format -i
 check:
 	tools/check.py
+deb: all
+	tools/deb.sh $(BUILD)
 # The recipe next to its peers (tests/requirements.txt): the same results, and how fast.
 recipe-peer: all .venv/bin/python
 	.venv/bin/python -m pytest -q tests/e2e -k peer
@@ -32,4 +34,4 @@ recipe-peer: all .venv/bin/python
 .venv/bin/python:
 	python3 -m venv --system-site-packages .venv
 	.venv/bin/pip install -q -r tests/requirements.txt
-.PHONY: all deps demo test sanitize bench fuzz format check recipe-peer
+.PHONY: all deps demo test sanitize bench fuzz format check deb recipe-peer
