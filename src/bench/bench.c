@@ -80,6 +80,7 @@ typedef struct {
     run *r;
     ds_roof_fn *fn;
     size_t rounds;
+    uint32_t pattern; /* of reads */
     double work[1024];
     uint64_t sum[1024];
 } roof_job;
@@ -90,8 +91,8 @@ static void roof_member(void *arg, uint32_t member, uint32_t n)
     if (j->fn) {
         j->work[member] = j->fn(j->rounds);
     } else {
-        size_t each = j->r->cold_bytes / n / 4096 * 4096;
-        j->sum[member] = ds_roof_read(j->r->cold + member * each, each);
+        size_t each = j->r->cold_bytes / n / DS_ROOF_READ_ALIGN * DS_ROOF_READ_ALIGN;
+        j->sum[member] = ds_roof_read(j->r->cold + member * each, each, j->pattern);
         j->work[member] = (double)each;
     }
 }
@@ -105,8 +106,9 @@ static double measure_roof(run *r, ds_roof_fn *fn)
     if (!j)
         return 0.0;
     *j = (roof_job){ .r = r, .fn = fn, .rounds = 100000 };
-    for (int i = 0; i < (fn ? 20 : 6); i++) {
+    for (int i = 0; i < (fn ? 20 : 3 * DS_ROOF_READ_PATTERNS); i++) {
         double work = 0.0, ns;
+        j->pattern = (uint32_t)i % DS_ROOF_READ_PATTERNS;
         uint64_t start = r->pool ? ds_now_ns() : cpu_ns();
         if (r->pool)
             ds_pool_run(r->pool, roof_member, j);
