@@ -18,7 +18,7 @@ typedef enum {
 
 typedef struct {
     ds_rc rc;
-    char msg[248]; /* NUL-terminated; longer text is cut at a UTF-8 border and ends in "..." */
+    char msg[504]; /* NUL-terminated; longer text is cut at a UTF-8 border and ends in "..." */
 } ds_err;
 
 #endif

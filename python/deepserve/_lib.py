@@ -13,7 +13,7 @@ u8, u32, u64, size, p, text = C.c_uint8, C.c_uint32, C.c_uint64, C.c_size_t, C.c
 
 
 class Err(C.Structure):
-    _fields_ = [("rc", C.c_int), ("msg", C.c_char * 248)]
+    _fields_ = [("rc", C.c_int), ("msg", C.c_char * 504)]
 
 
 class CApiError(C.Structure):

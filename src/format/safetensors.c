@@ -23,7 +23,7 @@
 #define BLOCK_BYTES (256u * 1024)
 #define NONE UINT32_MAX
 #define OTHER_KEYS 64 /* of an index, besides weight_map */
-#define NAME_BYTES 80 /* of a tensor's name in a message, so that the rule behind it fits too */
+#define NAME_BYTES 220 /* of a tensor's name in a message, so that the rule behind it fits too */
 
 typedef struct block {
     struct block *next;

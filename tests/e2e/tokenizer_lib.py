@@ -8,7 +8,7 @@ NONE = 0xFFFFFFFF
 
 
 class Err(C.Structure):
-    _fields_ = [("rc", C.c_int), ("msg", C.c_char * 248)]
+    _fields_ = [("rc", C.c_int), ("msg", C.c_char * 504)]
 
 
 class Ids(C.Structure):
