@@ -252,7 +252,7 @@ static void flush(choice *c)
     }
     if (it->text.len > it->sent && s->o.sink) {
         size_t lp = it->lp_sent + (it->lp_sent > 0 && it->lp.len > it->lp_sent); /* without the comma */
-        s->proto->delta(s, c, it, it->text.p + it->sent, it->text.len - it->sent, it->lp.p + lp, it->lp.len - lp);
+        s->proto->delta(s, c, it, it->text.p + it->sent, it->text.len - it->sent, ds_buf_str(&it->lp) + lp, it->lp.len - lp);
         it->lp_sent = it->lp.len;
     }
     it->sent = it->text.len;
