@@ -24,6 +24,8 @@ format:
 	git ls-files '*.c' '*.h' | xargs clang-format -i
 check:
 	tools/check.py
+install: all
+	meson install -C $(BUILD) --no-rebuild
 deb: all
 	tools/deb.sh $(BUILD)
 # The recipe next to its peers (tests/requirements.txt): the same results, and how fast.
@@ -34,4 +36,4 @@ recipe-peer: all .venv/bin/python
 .venv/bin/python:
 	python3 -m venv --system-site-packages .venv
 	.venv/bin/pip install -q -r tests/requirements.txt
-.PHONY: all deps demo test sanitize bench fuzz format check deb recipe-peer
+.PHONY: all deps demo test sanitize bench fuzz format check install deb recipe-peer

@@ -1,47 +1,65 @@
 #!/bin/sh
-# Builds a Debian package of what is built: tools/deb.sh BUILD_DIR [OUT_DIR]. Asks nothing, needs dpkg-deb, no root.
+# Makes a Debian package of what is built and prints its name. Asks nothing and needs no root.
+#
+#   tools/deb.sh BUILD [OUTDIR]     OUTDIR/deepserve_VERSION_ARCH.deb; OUTDIR is BUILD if it isn't given
+#
+# What Meson installs, moved to /usr whatever the prefix of the build is, packed by dpkg-deb. Dependencies are those of the libraries that the files in it are linked with.
 set -eu
-build=${1:?build folder}
-out=${2:-$build}
-root=$(cd "$(dirname "$0")/.." && pwd)
-version=$("$build/deepserve" --version | cut -d' ' -f2)
-arch=$(dpkg --print-architecture)
-tree=$(mktemp -d)
-trap 'rm -rf "$tree"' EXIT
+build=$(realpath "${1:?usage: tools/deb.sh BUILD [OUTDIR]}")
+mkdir -p "${2:-$build}"
+out=$(realpath "${2:-$build}")
+cd "$(dirname "$0")/.."
 
-install -D -m 755 "$build/deepserve" "$tree/usr/bin/deepserve"
-strip --strip-unneeded "$tree/usr/bin/deepserve"
-python3 "$root/tools/manpages.py" "$build/deepserve" "$tree/man"
-for page in "$tree"/man/*.1; do
-    gzip -9n "$page"
-    install -D -m 644 "$page.gz" "$tree/usr/share/man/man1/$(basename "$page").gz"
+for tool in dpkg-deb dpkg-shlibdeps meson; do
+    command -v $tool >/dev/null || { echo "deb: $tool is missing (Debian: dpkg-dev, meson)" >&2; exit 1; }
 done
-install -D -m 644 "$tree/man/deepserve.bash" "$tree/usr/share/bash-completion/completions/deepserve"
-rm -r "$tree/man"
-install -D -m 644 "$root/packaging/deepserve.service" "$tree/usr/lib/systemd/system/deepserve.service"
-install -D -m 644 "$root/packaging/deepserve.default" "$tree/etc/default/deepserve"
-install -D -m 644 "$root/packaging/grafana.json" "$tree/usr/share/doc/deepserve/grafana.json"
-install -D -m 644 "$root/docs/server.md" "$tree/usr/share/doc/deepserve/server.md"
-install -D -m 644 "$root/LICENSE" "$tree/usr/share/doc/deepserve/copyright"
 
-# What the program is linked with says which packages it needs.
-libraries=$(ldd "$build/deepserve" | sed -n 's/.*=> \(\/[^ ]*\).*/\1/p')
-depends=$(for l in $libraries; do dpkg-query -S "$(readlink -f "$l")" 2>/dev/null || dpkg-query -S "$l" 2>/dev/null || dpkg-query -S "${l#/usr}" 2>/dev/null || true; done |
-    cut -d: -f1 | sort -u | paste -sd, | sed 's/,/, /g')
-mkdir -p "$tree/DEBIAN"
+stage=$(mktemp -d)
+trap 'rm -rf "$stage"' EXIT
+tree=$stage/tree
+mkdir -p "$tree/DEBIAN" "$tree/etc/default" "$tree/etc/deepserve" "$stage/debian"
+DESTDIR=$stage/as-built meson install -C "$build" --no-rebuild --quiet --strip
+of() { meson introspect "$build" "$1" | python3 -c "import json, sys; x = json.load(sys.stdin); print($2)"; }
+prefix=$(of --buildoptions 'next(o["value"] for o in x if o["name"] == "prefix")')
+version=$(of --projectinfo 'x["version"]')
+arch=$(dpkg --print-architecture)
+mv "$stage/as-built$prefix" "$tree/usr"
+for f in "$tree"/usr/lib/systemd/system/*.service $(find "$tree/usr" -name '*.pc'); do
+    sed -i "s|$prefix\\b|/usr|g" "$f"
+done
+
+gzip -9n "$tree"/usr/share/man/man1/*.1
+cp packaging/deepserve.default "$tree/etc/default/deepserve"
+mkdir -p "$tree/usr/share/doc/deepserve"
+cp LICENSE "$tree/usr/share/doc/deepserve/copyright"
+cp docs/server.md "$tree/usr/share/doc/deepserve/"
+chmod -R u=rwX,go=rX "$tree"
+
+printf 'Source: deepserve\nMaintainer: deepserve\nPackage: deepserve\nArchitecture: any\n' >"$stage/debian/control"
+libs=$(cd "$stage" && find tree/usr/lib -name '*.so*' -type f)
+depends=$(cd "$stage" && dpkg-shlibdeps -O $(for f in tree/usr/bin/deepserve $libs; do echo "-e$f"; done) | sed -n 's/^shlibs:Depends=//p')
+[ -n "$depends" ] || { echo "deb: no dependencies were found" >&2; exit 1; }
+
 cat >"$tree/DEBIAN/control" <<END
 Package: deepserve
 Version: $version
 Architecture: $arch
-Maintainer: deepserve <dev@deepserve.invalid>
+Maintainer: deepserve maintainers <maintainers@deepserve.invalid>
+Installed-Size: $(du -sk --exclude=DEBIAN "$tree" | cut -f1)
+Depends: $depends
+Recommends: systemd
 Section: net
 Priority: optional
-Depends: $depends
-Installed-Size: $(du -sk "$tree" | cut -f1)
-Description: server for DeepSeek-V4.1-Flash-class models
- Serves OpenAI's Chat Completions, Responses and Completions and Anthropic's
- Messages over HTTP, from one machine to a cluster.
+Description: serving system for DeepSeek-V4.1-Flash-class models
+ Answers the protocols of OpenAI (Chat Completions, Responses, Completions) and
+ Anthropic (Messages) over HTTP, generates from the command line, and shows each
+ step of it: prompts, token ids, logits. With a web page, metrics and a load
+ generator.
 END
 echo /etc/default/deepserve >"$tree/DEBIAN/conffiles"
-mkdir -p "$out"
-dpkg-deb --root-owner-group --build "$tree" "$out/deepserve_${version}_$arch.deb"
+install -m 755 packaging/postinst packaging/prerm packaging/postrm "$tree/DEBIAN/"
+(cd "$tree" && find usr etc -type f -print0 | LC_ALL=C sort -z | xargs -0 md5sum >DEBIAN/md5sums)
+
+deb=$out/deepserve_${version}_$arch.deb
+dpkg-deb --root-owner-group --build "$tree" "$deb" >/dev/null
+echo "$deb"

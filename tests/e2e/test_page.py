@@ -1,6 +1,7 @@
 """The web page in headless Chromium, against a server with scripted answers."""
 import json
 import re
+import subprocess
 import urllib.parse
 
 import pytest
@@ -256,3 +257,39 @@ def test_embedding():
     for wrong in ('<p style="x">', '<p onclick="x">', '<img src="x.png">', '<script src="x"></script>'):
         with pytest.raises(SystemExit):
             embed.policy(html.replace("<main>", "<main>" + wrong))
+
+
+@pytest.fixture(scope="module")
+def server(program, tmp_path_factory):
+    """deepserve serve with a random model."""
+    to = tmp_path_factory.mktemp("page")
+    subprocess.run([program, "synth", "--config", str(ROOT / "tests" / "configs" / "tiny-a.json"), "--seed", "1", "--out", str(to / "m")], check=True, capture_output=True)
+    p = subprocess.Popen([program, "serve", "--model", str(to / "m"), "--port", "0", "--served-model-name", "tiny"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    line = p.stdout.readline()
+    assert line.startswith("listening on http://")
+    yield line.split()[-1]
+    p.terminate()
+    assert p.wait(90) == 0
+
+
+def test_on_the_real_server(chromium, server):
+    chromium.size(1180, 820)
+    chromium.open(server + "/")
+    chromium.until("document.querySelector('#model').value == 'tiny'")
+    chromium.log("browser")
+    chromium.click("#settings-button")
+    chromium.type("#max-tokens", "24\t")
+    ask(chromium, "Hello")
+    chromium.until("/tokens/.test(document.querySelector('.facts').innerText) && document.querySelector('.error').hidden")
+    chromium.type("#max-tokens", "00\t")
+    chromium.type("#prompt", "Go on" + ENTER)
+    chromium.until("document.querySelectorAll('article.assistant').length == 2")
+    chromium.press(ESCAPE)
+    chromium.until("document.querySelector('#stop').hidden")
+    chromium.click("#tab-engine")
+    chromium.until("document.querySelector('[aria-label=\"Step time\"] svg') && document.querySelector('[aria-label=\"Tokens a second\"] svg')")
+    seen = cards(chromium)
+    assert not [name for name, text in seen.items() if "doesn't report" in text and name != "Drafts accepted, by position"]
+    assert "kv" in seen["Memory plan"] and "length" in seen["Finished and refused"]
+    assert not [e for e in chromium.log("browser") if e["level"] == "SEVERE"]
+    chromium.js("localStorage.clear()")
