@@ -20,7 +20,7 @@ typedef struct {
         *replay;
     ds_opt_list names, set;
     int mode, act, kernels, encoding, log_level;
-    bool no_tcp, strict_model, metrics_auth, prefix_cache, quiet;
+    bool no_tcp, strict_model, image_urls, metrics_auth, prefix_cache, quiet;
     int64_t port, threads, context, max_running, max_requests, step_tokens, prefills, connections, workers, step_us;
     uint64_t memory, max_head, max_body, max_output_queue, responses_bytes;
     uint64_t header_ms, body_ms, stall_ms, keepalive_ms, idle_ms, drain_ms, request_ms, responses_ttl_ms, target_tbt_ms;
@@ -43,6 +43,8 @@ static const ds_opt table[] = {
     { .name = "strict-model", .type = DS_OPT_FLAG, O(strict_model), .help = "requests for other model names are a 404" },
     { .name = "encoding", .type = DS_OPT_ENUM, O(encoding), .def = "v4.1", .arg = "NAME", .choices = "v4.1|v4", .help = "dialect of the model's prompts" },
     { .name = "set", .type = DS_OPT_LIST, O(set), .arg = "NAME=VALUE", .help = "a switch of the recipe; `--set help` lists them" },
+
+    { .name = "image-urls", .type = DS_OPT_FLAG, O(image_urls), .def = "true", .help = "fetch pictures at public addresses" },
 
     { .name = "context", .type = DS_OPT_INT, O(context), .def = "0", .arg = "TOKENS", .min = 0, .max = INT32_MAX, .help = "prompt and answer at most; 0 = the model's limit, or what fits" },
     { .name = "max-running", .type = DS_OPT_INT, O(max_running), .def = "16", .arg = "N", .min = 1, .max = 4096, .help = "answers computed at a time" },
@@ -98,12 +100,14 @@ static const ds_opt_cmd command = {
 typedef struct {
     const options *o;
     int speculate;
+    const char *image_token;
     ds_cli_model m;
     ds_tokenizer *tokenizer;
     ds_replay *replay;
     ds_engine *engine;
     ds_server *server;
-    int32_t stop_id; /* ends a replayed answer */
+    ds_runner *vision; /* made for the first picture */
+    int32_t stop_id;   /* ends a replayed answer */
 } service;
 
 /* ---- callbacks of the engine and the server ---- */
@@ -129,6 +133,38 @@ static int32_t replayed_token(void *ctx, void *user, uint32_t sample, uint32_t i
 
     (void)sample;
     return answer && index < answer->n ? (int32_t)answer->p[index] : ((service *)ctx)->stop_id;
+}
+
+/* The tower has caches and buffers of its own: pictures don't wait for the engine's steps. */
+static ds_rc embed(void *ctx, const float *patches, uint32_t n_h, uint32_t n_w, float *out, ds_err *err)
+{
+    service *s = ctx;
+    const ds_config *c = ds_model_config(s->m.model);
+    uint32_t most = c->vision.max_image_tokens * c->vision.downsample_ratio * c->vision.downsample_ratio;
+    ds_rc rc = DS_OK;
+
+    if (!s->vision)
+        rc = ds_runner_create(
+            &s->vision, s->m.model,
+            &(ds_runner_opts){ .bf16 = s->o->act == 1, .max_rows = 1, .max_context = 128, .max_patches = most, .no_drafts = true }, err);
+    return rc == DS_OK ? ds_runner_image(s->vision, patches, n_h, n_w, out, err) : rc;
+}
+
+static void fill_vision(service *s, ds_server_vision *v, const char *image_token)
+{
+    const ds_config *c = ds_model_config(s->m.model);
+
+    v->token_id = ds_tokenizer_control(s->tokenizer, image_token);
+    if (c->vision.num_hidden_layers == 0 || v->token_id == DS_TOKEN_NONE)
+        return;
+    v->rule = (ds_image_rule){ .patch = c->vision.patch_size,
+                               .merge = c->vision.downsample_ratio,
+                               .max_tokens = c->vision.max_image_tokens,
+                               .min_pixels = c->vision.min_pixels,
+                               .max_wh_ratio = c->vision.max_wh_ratio };
+    v->hidden = c->hidden_size;
+    v->embed = embed;
+    v->ctx = s;
 }
 
 static void ready(void *ctx)
@@ -256,6 +292,8 @@ static ds_rc load(void *ctx, ds_server_model *out, ds_err *err)
     out->engine = s->engine;
     out->tokenizer = s->tokenizer;
     out->max_context = plan.max_context ? plan.max_context : eo.max_context;
+    if (s->m.model)
+        fill_vision(s, &out->vision, s->image_token);
     out->fingerprint = "deepserve-" DS_VERSION;
     fprintf(stderr, "memory: %.1f MiB in caches and buffers, KV for %" PRIu64 " tokens, context of %u, %u at a time\n",
             (double)plan.total / 0x1p20, plan.kv_tokens, out->max_context, plan.max_running);
@@ -266,6 +304,7 @@ static void close_service(service *s)
 {
     ds_engine_destroy(s->engine);
     ds_server_destroy(s->server);
+    ds_runner_destroy(s->vision);
     ds_replay_close(s->replay);
     ds_tokenizer_destroy(s->tokenizer);
     ds_cli_model_close(&s->m);
@@ -363,6 +402,7 @@ int ds_cmd_serve(int argc, char **argv)
         if (ds_recipe_opts_set(&recipe, o.set.v[i], &err) != DS_OK)
             return ds_cli_wrong("serve", "--set %s", err.msg);
     }
+    s.image_token = recipe.image_token;
     if (!ds_cli_speculate_parse(&s.speculate, o.speculate))
         return ds_cli_wrong("serve", "--speculate: expected auto, off or a number up to 64");
     if (!o.tls_cert != !o.tls_key)
@@ -410,6 +450,7 @@ int ds_cmd_serve(int argc, char **argv)
         .n_names = o.names.n ? o.names.n : 1,
         .strict_model = o.strict_model,
         .recipe = &recipe,
+        .no_image_urls = !o.image_urls,
         .responses_db = o.responses_db,
         .responses_ttl_ms = o.responses_ttl_ms,
         .responses_bytes = o.responses_bytes,

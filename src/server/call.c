@@ -30,6 +30,13 @@ void ds_call_free(ds_call *c)
     ds_request_destroy(c->req);
     for (uint32_t i = 0; i < c->n_prompts && c->prompts; i++)
         ds_ids_free(&c->prompts[i].ids);
+    for (uint32_t i = 0; i < c->n_pictures; i++) {
+        ds_picture_free(&c->pictures[i]);
+        if (c->images)
+            free((void *)c->images[i].embedding);
+    }
+    free(c->pictures);
+    free(c->images);
     free(c->prompts);
     free(c->choices);
     ds_buf_free(&c->body);
@@ -174,6 +181,8 @@ static ds_rc add_prompt(ds_call *c, uint32_t i, const ds_engine_bias *bias, ds_e
         .logprobs = p->logprobs || c->info->include_logprobs,
         .n_top = p->top_logprobs,
         .deadline_us = c->s->o.request_ms * 1000,
+        .images = c->images,
+        .n_images = c->images ? c->n_pictures : 0,
         .cache_domain = c->keyed ? c->tenant : NULL,
         .user = c,
     };
@@ -269,6 +278,11 @@ static bool enter_key(ds_exchange *x)
     return false;
 }
 
+static bool has_word(const ds_call *c, const char *word)
+{
+    return memmem(ds_buf_str(&c->body), c->body.len, word, strlen(word)) != NULL;
+}
+
 void ds_call_start(ds_exchange *x, ds_call_kind kind)
 {
     static const char *const prefix[] = { "chatcmpl-", "resp_", "msg_", "cmpl-" };
@@ -305,9 +319,10 @@ void ds_call_start(ds_exchange *x, ds_call_kind kind)
     x->body = (ds_buf){ 0 };
     c->preparing = true;
     s->n_calls++;
-    if (kind == DS_CALL_TOKENIZE && !memmem(ds_buf_str(&c->body), c->body.len, "\"messages\"", 10))
+    if (kind == DS_CALL_TOKENIZE && !has_word(c, "\"messages\""))
         c->proto = DS_PROTO_COMPLETIONS;
-    if (c->body.len >= s->o.worker_body || memmem(ds_buf_str(&c->body), c->body.len, "\"previous_response_id\"", 22)) {
+    /* What takes long, or waits for a disk or for other servers, isn't for this thread. */
+    if (c->body.len >= s->o.worker_body || has_word(c, "\"previous_response_id\"") || has_word(c, "image")) {
         ds_workers_give(s, c);
         return;
     }

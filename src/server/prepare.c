@@ -94,9 +94,94 @@ static ds_rc check(ds_call *c)
     for (uint32_t k = 0; k < i->sampling.n_logit_bias; k++)
         if (i->sampling.logit_bias[k].token >= ds_tokenizer_size(c->s->model.tokenizer))
             return ds_api_fail(&c->refusal, 400, NULL, NULL, "logit_bias", "the model has no token %u", i->sampling.logit_bias[k].token);
-    if (i->n_images)
-        return ds_api_fail(&c->refusal, 400, NULL, NULL, i->images[0].param, "this server takes no images");
+    if (i->n_images && !c->s->model.vision.embed)
+        return ds_api_fail(&c->refusal, 400, NULL, NULL, i->images[0].param, "this model takes no images");
     return DS_OK;
+}
+
+/* Gets and decodes the pictures; their number of tokens is known then. */
+static ds_rc get_pictures(ds_call *c)
+{
+    ds_images_opts o;
+    ds_err err = { 0 };
+    ds_rc rc;
+
+    if (c->info->n_images == 0)
+        return DS_OK;
+    c->pictures = calloc(c->info->n_images, sizeof *c->pictures);
+    if (!c->pictures)
+        return internal(c, ds_fail(&err, DS_E_NOMEM, "pictures"), &err);
+    ds_images_opts_init(&o);
+    o.prepare.rule = c->s->model.vision.rule;
+    o.prepare.size_only = c->kind != DS_CALL_GENERATE;
+    o.no_fetch = c->s->o.no_image_urls;
+    rc = ds_request_images(c->req, c->pictures, &o, &c->refusal, &err);
+    if (rc != DS_OK)
+        return rc == DS_E_FORMAT ? rc : internal(c, rc, &err);
+    c->n_pictures = c->info->n_images;
+    return DS_OK;
+}
+
+/* Each placeholder becomes as many as its picture has tokens. */
+static ds_rc widen(ds_call *c, ds_ids *ids)
+{
+    size_t cap = ids->n + ds_request_image_extra_tokens(c->req);
+    ds_err err = { 0 };
+    uint32_t *p;
+
+    if (c->n_pictures == 0)
+        return DS_OK;
+    p = realloc(ids->p, cap * sizeof *p);
+    if (!p)
+        return internal(c, ds_fail(&err, DS_E_NOMEM, "prompt ids"), &err);
+    ids->p = p;
+    ids->cap = cap;
+    ids->n = ds_request_expand_images(c->req, c->s->model.vision.token_id, p, ids->n, cap);
+    return ids->n ? DS_OK : internal(c, ds_fail(&err, DS_E_FORMAT, "placeholders and pictures differ"), &err);
+}
+
+static ds_rc embed(ds_call *c, const ds_picture *p, ds_engine_image *out, ds_err *err)
+{
+    const ds_server_vision *v = &c->s->model.vision;
+    float *patches = calloc((size_t)p->n_h * p->n_w, (size_t)3 * p->patch * p->patch * sizeof(float)),
+          *e = calloc(p->layout.tokens, v->hidden * sizeof(float));
+    ds_rc rc = patches && e ? DS_OK : ds_fail(err, DS_E_NOMEM, "a picture of %u tokens", p->layout.tokens);
+
+    if (rc == DS_OK) {
+        ds_image_patches(p, patches);
+        pthread_mutex_lock(&c->s->vision_mu);
+        rc = v->embed(v->ctx, patches, p->n_h, p->n_w, e, err);
+        pthread_mutex_unlock(&c->s->vision_mu);
+    }
+    free(patches);
+    out->embedding = e;
+    out->n = p->layout.tokens;
+    memcpy(out->digest, p->digest, sizeof out->digest);
+    return rc;
+}
+
+/* Pictures through the tower, and where they stand in the prompt. */
+static ds_rc embed_pictures(ds_call *c)
+{
+    const ds_ids *ids = &c->prompts[0].ids;
+    ds_err err = { 0 };
+    ds_rc rc = DS_OK;
+    size_t at = 0;
+
+    if (c->n_pictures == 0)
+        return DS_OK;
+    c->images = calloc(c->n_pictures, sizeof *c->images);
+    if (!c->images)
+        rc = ds_fail(&err, DS_E_NOMEM, "pictures");
+    for (uint32_t i = 0; i < c->n_pictures && rc == DS_OK; i++) {
+        while (at < ids->n && ids->p[at] != c->s->model.vision.token_id)
+            at++;
+        c->images[i].pos = (uint32_t)at;
+        rc = embed(c, &c->pictures[i], &c->images[i], &err);
+        at += c->images[i].n;
+        ds_picture_free(&c->pictures[i]);
+    }
+    return rc == DS_OK ? DS_OK : internal(c, rc, &err);
 }
 
 static ds_rc encode(ds_call *c, ds_kit *k, uint32_t i)
@@ -134,7 +219,7 @@ static ds_rc encode(ds_call *c, ds_kit *k, uint32_t i)
         rc = ds_encoder_runs(k->encoder, runs, n_runs, &p->ids, &err);
     if (rc == DS_E_ARG) /* a marker that the model's tokenizer hasn't, or a text beyond a pattern's limit */
         return ds_api_fail(&c->refusal, 400, NULL, NULL, NULL, "%s", err.msg);
-    return rc == DS_OK ? DS_OK : internal(c, rc, &err);
+    return rc == DS_OK ? widen(c, &p->ids) : internal(c, rc, &err);
 }
 
 /* Encodes all prompts; what is too long loses its oldest turns where the client asked for that. */
@@ -156,7 +241,7 @@ static ds_rc encode_all(ds_call *c, ds_kit *k)
             if (rc != DS_OK || !generate)
                 break;
             rc = ds_request_check_length(c->req, c->prompts[i].ids.n, &c->prompts[i].max_tokens, &c->refusal);
-            if (rc == DS_OK || !c->info->truncation_auto)
+            if (rc == DS_OK || !c->info->truncation_auto || c->n_pictures) /* pictures of dropped turns would be gone from the list */
                 break;
             over = c->prompts[i].ids.n + (c->info->has_max_tokens ? c->info->max_tokens : 1) - c->s->model.max_context;
             if (ds_request_drop_oldest(c->req, over < 16 ? 16 : over, &turns, &err) != DS_OK || turns == 0)
@@ -216,7 +301,11 @@ void ds_call_prepare(ds_call *c, ds_kit *k)
     if (c->rc == DS_OK)
         c->rc = check(c);
     if (c->rc == DS_OK)
+        c->rc = get_pictures(c);
+    if (c->rc == DS_OK)
         c->rc = encode_all(c, k);
+    if (c->rc == DS_OK && c->kind == DS_CALL_GENERATE)
+        c->rc = embed_pictures(c);
     if (c->rc == DS_OK && c->kind == DS_CALL_GENERATE)
         c->rc = make_stream(c);
     if (!c->s->o.tag) /* the request owns what it needs of its body */

@@ -55,6 +55,8 @@ typedef struct {
     bool strict_model;            /* other names are a 404 */
     const ds_recipe_opts *recipe; /* NULL: defaults. max_context_tokens is set from the model */
 
+    bool no_image_urls; /* pictures come with the request only; else those at public addresses are fetched */
+
     const char *responses_db;  /* SQLite file of stored responses; NULL: in memory */
     uint64_t responses_ttl_ms; /* 0 = 30 days */
     uint64_t responses_bytes;  /* 0 = 256 MiB */
@@ -68,13 +70,24 @@ typedef struct {
     void *ctx;
 } ds_server_opts;
 
+/* Pictures. */
+typedef struct {
+    ds_image_rule rule;
+    uint32_t token_id; /* of the placeholder */
+    uint32_t hidden;   /* floats of an embedding */
+    /* Vision tower: patches as ds_image_patches gives them -> out[tokens of the image][hidden]. Called from workers, never two at once. NULL: pictures are refused. */
+    ds_rc (*embed)(void *ctx, const float *patches, uint32_t n_h, uint32_t n_w, float *out, ds_err *err);
+    void *ctx;
+} ds_server_vision;
+
 /* What load() provides. */
 typedef struct {
     ds_engine *engine; /* started; wake must lead to ds_server_wake */
     const ds_tokenizer *tokenizer;
     int32_t stop_ids[DS_SERVER_STOP_IDS];
     size_t n_stop_ids;
-    uint32_t max_context;    /* tokens */
+    uint32_t max_context; /* tokens */
+    ds_server_vision vision;
     const char *fingerprint; /* system_fingerprint; NULL: none. Borrowed */
 } ds_server_model;
 

@@ -7,6 +7,7 @@
 
 #include <microhttpd.h>
 
+#include <ds/image.h>
 #include <ds/stream.h>
 
 #include "base/buf.h"
@@ -123,6 +124,9 @@ struct ds_call {
     ds_stream *stream;
     ds_call_prompt *prompts;
     uint32_t n_prompts, n_samples;
+    ds_picture *pictures;
+    ds_engine_image *images; /* with their embeddings */
+    uint32_t n_pictures;
     ds_call_choice *choices;
     ds_rc rc; /* of preparation; the refusal is filled unless it is DS_OK */
     ds_api_error refusal;
@@ -175,7 +179,8 @@ struct ds_server {
     bool has_plan;
     ds_kit kit;
     ds_buf access;
-    ds_buf gone; /* scratch */
+    ds_buf gone;               /* scratch */
+    pthread_mutex_t vision_mu; /* one picture goes through the tower at a time */
     /* [mu] the workers' queue */
     pthread_mutex_t mu;
     pthread_cond_t more;

@@ -452,3 +452,33 @@ def test_chaos(program, model, folder):
         assert s.wait_metric("connections", 1) == 1
         assert s.request("POST", "/v1/chat/completions", CHAT)[0] == 200
         assert s.stop() == 0
+
+
+def png(color, size=(120, 80)):
+    import base64
+    import struct
+    import zlib
+
+    def part(kind, data):
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    rows = (b"\0" + bytes(color) * size[0]) * size[1]
+    return base64.b64encode(b"\x89PNG\r\n\x1a\n" + part(b"IHDR", struct.pack(">IIBBBBB", *size, 8, 2, 0, 0, 0)) + part(b"IDAT", zlib.compress(rows)) + part(b"IEND", b"")).decode()
+
+
+def test_pictures(program, model, folder):
+    """With a model that sees: what is in the picture decides, and counting counts it."""
+    def ask(s, color, path="/v1/chat/completions"):
+        content = ([{"type": "text", "text": "What?"}, {"type": "image_url", "image_url": {"url": "data:image/png;base64," + png(color)}}] if "chat" in path else
+                   [{"type": "text", "text": "What?"}, {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": png(color)}}])
+        return s.request("POST", path, {"model": "m", "max_tokens": 12, "temperature": 0, "messages": [{"role": "user", "content": content}]})[2]
+
+    with Server(program, model, "--threads", 1) as s:
+        red, blue, again = (ask(s, c) for c in [(255, 0, 0), (0, 0, 255), (255, 0, 0)])
+        assert red["choices"] == again["choices"] != blue["choices"]
+        assert ask(s, (255, 0, 0), "/v1/messages/count_tokens") == {"input_tokens": red["usage"]["prompt_tokens"]}
+        for url, text in [("data:image/png;base64,aGVsbG8=", "not a JPEG"), ("http://127.0.0.1:9/x.png", "public")]:
+            status, _, data = s.request("POST", "/v1/chat/completions", {"model": "m", "messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": url}}]}]})
+            assert status == 400 and text in data["error"]["message"] and data["error"]["param"].startswith("messages[0].content[0].image_url")
+    with Server(program, model, replay=LONG, folder=folder) as s:
+        assert "takes no images" in ask(s, (1, 2, 3))["error"]["message"]
