@@ -1,7 +1,8 @@
 /* deepserve bench serve: load on the engine, without HTTP around it.
  *
- * Every case prints what a user would feel (throughput, time to first token, time between tokens) and where the time went. Load is open-loop where it is an arrival
- * process: a request is added at its time however slow the engine is, and its time to first token counts from there. */
+ * Every case prints what a user would feel (throughput, time to first token, time between tokens) and where the time went. Load is
+ * open-loop where it is an arrival process: a request is added at its time however slow the engine is, and its time to first token counts
+ * from there. */
 #include "cli/cli.h"
 
 #include <errno.h>
@@ -27,34 +28,118 @@ typedef struct {
 } options;
 
 static const ds_opt table[] = {
-    { .name = "model", .type = DS_OPT_STR, .offset = offsetof(options, model), .arg = "DIR", .help = "model directory; without it only the case `host` runs" },
-    { .name = "case", .type = DS_OPT_STR, .offset = offsetof(options, which), .arg = "NAME", .help = "host, batch, open, budget, turn, drafts (default: all)" },
-    { .name = "requests", .type = DS_OPT_INT, .offset = offsetof(options, requests), .def = "32", .arg = "N", .min = 1, .max = 100000, .help = "requests of batch and open" },
-    { .name = "concurrency", .type = DS_OPT_INT, .offset = offsetof(options, concurrency), .def = "16", .arg = "N", .min = 1, .max = 1024, .help = "sequences at a time" },
-    { .name = "rate", .type = DS_OPT_REAL, .offset = offsetof(options, rate), .def = "4", .arg = "PER_S", .min = 0.001, .max = 1e6, .help = "open: arrivals a second (Poisson)" },
-    { .name = "trace", .type = DS_OPT_STR, .offset = offsetof(options, trace), .arg = "FILE", .help = "open: lines of `seconds prompt_tokens output_tokens` instead" },
-    { .name = "tokens", .type = DS_OPT_STR, .offset = offsetof(options, tokens), .arg = "@FILE", .help = "cut prompts out of this JSON array of ids instead of making them at random (drafts need real text)" },
-    { .name = "prompt-tokens", .type = DS_OPT_INT, .offset = offsetof(options, prompt), .def = "256", .arg = "N", .min = 1, .max = 1 << 20, .help = "of batch and open" },
-    { .name = "max-tokens", .type = DS_OPT_INT, .offset = offsetof(options, output), .def = "64", .arg = "N", .min = 1, .max = 1 << 20, .help = "of each answer" },
-    { .name = "target-tbt", .type = DS_OPT_INT, .offset = offsetof(options, target_us), .def = "50000", .arg = "US", .min = 1, .max = 10000000, .help = "budget: wanted time between tokens" },
-    { .name = "seed", .type = DS_OPT_INT, .offset = offsetof(options, seed), .def = "1", .arg = "N", .min = 0, .max = 0x1p62, .help = "of prompts and arrivals" },
-    { .name = "mode", .type = DS_OPT_ENUM, .offset = offsetof(options, mode), .arg = "NAME", .def = "ced", .choices = "exact|ced", .help = "prefill" },
-    { .name = "kernels", .type = DS_OPT_ENUM, .offset = offsetof(options, kernels), .def = "best", .choices = "best|" DS_CLI_KERNELS, .help = "instruction set" },
-    { .name = "threads", .type = DS_OPT_INT, .offset = offsetof(options, threads), .arg = "N", .min = 1, .max = 1024, .help = "threads (default: one for each CPU)" },
+    { .name = "model",
+      .type = DS_OPT_STR,
+      .offset = offsetof(options, model),
+      .arg = "DIR",
+      .help = "model directory; without it only the case `host` runs" },
+    { .name = "case",
+      .type = DS_OPT_STR,
+      .offset = offsetof(options, which),
+      .arg = "NAME",
+      .help = "host, batch, open, budget, turn, drafts (default: all)" },
+    { .name = "requests",
+      .type = DS_OPT_INT,
+      .offset = offsetof(options, requests),
+      .def = "32",
+      .arg = "N",
+      .min = 1,
+      .max = 100000,
+      .help = "requests of batch and open" },
+    { .name = "concurrency",
+      .type = DS_OPT_INT,
+      .offset = offsetof(options, concurrency),
+      .def = "16",
+      .arg = "N",
+      .min = 1,
+      .max = 1024,
+      .help = "sequences at a time" },
+    { .name = "rate",
+      .type = DS_OPT_REAL,
+      .offset = offsetof(options, rate),
+      .def = "4",
+      .arg = "PER_S",
+      .min = 0.001,
+      .max = 1e6,
+      .help = "open: arrivals a second (Poisson)" },
+    { .name = "trace",
+      .type = DS_OPT_STR,
+      .offset = offsetof(options, trace),
+      .arg = "FILE",
+      .help = "open: lines of `seconds prompt_tokens output_tokens` instead" },
+    { .name = "tokens",
+      .type = DS_OPT_STR,
+      .offset = offsetof(options, tokens),
+      .arg = "@FILE",
+      .help = "cut prompts out of this JSON array of ids instead of making them at random (drafts need real text)" },
+    { .name = "prompt-tokens",
+      .type = DS_OPT_INT,
+      .offset = offsetof(options, prompt),
+      .def = "256",
+      .arg = "N",
+      .min = 1,
+      .max = 1 << 20,
+      .help = "of batch and open" },
+    { .name = "max-tokens",
+      .type = DS_OPT_INT,
+      .offset = offsetof(options, output),
+      .def = "64",
+      .arg = "N",
+      .min = 1,
+      .max = 1 << 20,
+      .help = "of each answer" },
+    { .name = "target-tbt",
+      .type = DS_OPT_INT,
+      .offset = offsetof(options, target_us),
+      .def = "50000",
+      .arg = "US",
+      .min = 1,
+      .max = 10000000,
+      .help = "budget: wanted time between tokens" },
+    { .name = "seed",
+      .type = DS_OPT_INT,
+      .offset = offsetof(options, seed),
+      .def = "1",
+      .arg = "N",
+      .min = 0,
+      .max = 0x1p62,
+      .help = "of prompts and arrivals" },
+    { .name = "mode",
+      .type = DS_OPT_ENUM,
+      .offset = offsetof(options, mode),
+      .arg = "NAME",
+      .def = "ced",
+      .choices = "exact|ced",
+      .help = "prefill" },
+    { .name = "kernels",
+      .type = DS_OPT_ENUM,
+      .offset = offsetof(options, kernels),
+      .def = "best",
+      .choices = "best|" DS_CLI_KERNELS,
+      .help = "instruction set" },
+    { .name = "threads",
+      .type = DS_OPT_INT,
+      .offset = offsetof(options, threads),
+      .arg = "N",
+      .min = 1,
+      .max = 1024,
+      .help = "threads (default: one for each CPU)" },
     { .name = "json", .type = DS_OPT_FLAG, .offset = offsetof(options, json), .help = "a JSON object for each case, one a line" },
     { 0 },
 };
 
 static const ds_opt_cmd command = {
     .command = "deepserve bench serve",
-    .summary = "Loads the engine. host: its own time a step on a device that does nothing; batch: throughput, one at a time and together; open: arrivals at a rate or from a\n"
-               "trace; budget: time between tokens while a long prompt arrives; turn: a conversation's second turn against the first; drafts: one sequence with and without.",
+    .summary = "Loads the engine. host: its own time a step on a device that does nothing; batch: throughput, one at a time and together; "
+               "open: arrivals at a rate or from a\n"
+               "trace; budget: time between tokens while a long prompt arrives; turn: a conversation's second turn against the first; "
+               "drafts: one sequence with and without.",
     .usage = "[--model DIR] [options]",
     .example = "deepserve bench serve --model models/demo --case batch --json",
     .opts = table,
 };
 
-/* ---- results ------------------------------------------------------------------------------------------------------------------------------------- */
+/* ---- results ------------------------------------------------------------------------------------------------------------------------- */
 
 typedef struct {
     char name[32];
@@ -119,13 +204,13 @@ typedef struct {
     uint32_t vocab, context;
 } bench;
 
-/* ---- load ---------------------------------------------------------------------------------------------------------------------------------------- */
+/* ---- load ---------------------------------------------------------------------------------------------------------------------------- */
 
 typedef struct {
-    uint64_t at_us;  /* arrival, from the begin */
+    uint64_t at_us; /* arrival, from the begin */
     uint32_t prompt, output;
     const int32_t *ids; /* NULL: random ones of its own */
-    bool measured;   /* its tokens count */
+    bool measured;      /* its tokens count */
     /* what happened */
     uint64_t first_us, last_us;
     uint32_t n, cached;
@@ -134,7 +219,8 @@ typedef struct {
 typedef struct {
     double *tbt;
     size_t n_tbt, cap_tbt;
-    uint64_t tokens, wall_us, cpu_us; /* cpu: of the whole process, which other programs disturb less; with several threads it counts their waiting for each other */
+    uint64_t tokens, wall_us;
+    uint64_t cpu_us; /* of the whole process: other programs disturb it less, but threads that wait for each other count */
     uint32_t open;
     bool oom;
 } record;
@@ -170,7 +256,9 @@ static void note_event(record *rec, const ds_event *ev, uint64_t now_us)
 
 static ds_rc add_arrival(const bench *b, ds_engine *e, arrival *a, uint32_t vocab, uint64_t seed, ds_err *err)
 {
-    ds_engine_request q = { .prompt = a->ids, .n_prompt = a->prompt, .max_tokens = a->output, .sampling = DS_ENGINE_SAMPLING_DEFAULT, .user = a };
+    ds_engine_request q = {
+        .prompt = a->ids, .n_prompt = a->prompt, .max_tokens = a->output, .sampling = DS_ENGINE_SAMPLING_DEFAULT, .user = a
+    };
     int32_t *own = NULL;
     uint64_t id;
     ds_rc rc;
@@ -199,7 +287,8 @@ static uint64_t cpu_us(void)
 }
 
 /* Adds each arrival at its time, or as soon as fewer than `together` are open, and reads until all have ended. */
-static ds_rc drive(const bench *b, ds_engine *e, arrival *a, uint32_t n, uint32_t together, uint32_t vocab, uint64_t seed, record *rec, ds_err *err)
+static ds_rc drive(const bench *b, ds_engine *e, arrival *a, uint32_t n, uint32_t together, uint32_t vocab, uint64_t seed, record *rec,
+                   ds_err *err)
 {
     uint64_t begin = ds_now_us(), cpu = cpu_us();
     uint32_t next = 0;
@@ -221,7 +310,9 @@ static ds_rc drive(const bench *b, ds_engine *e, arrival *a, uint32_t n, uint32_
         }
         if (rc == DS_E_AGAIN)
             rc = DS_OK; /* full: it is still its time */
-        ds_engine_wait(e, next < n && rec->open < together && a[next].at_us > now && a[next].at_us - now < 5000 ? (uint32_t)(a[next].at_us - now) / 1000 + 1 : 5);
+        ds_engine_wait(e, next < n && rec->open < together && a[next].at_us > now && a[next].at_us - now < 5000
+                              ? (uint32_t)(a[next].at_us - now) / 1000 + 1
+                              : 5);
         now = ds_now_us() - begin;
         while ((got = ds_engine_poll(e, ev, 64)) > 0)
             for (size_t i = 0; i < got; i++)
@@ -265,15 +356,21 @@ static void put_load(result *r, ds_engine *e, const arrival *a, uint32_t n, reco
     free(ttft);
 }
 
-/* ---- cases --------------------------------------------------------------------------------------------------------------------------------------- */
-
+/* ---- cases --------------------------------------------------------------------------------------------------------------------------- */
 
 /* The loop's own time: a device that does nothing, sequences of 256 blocks. */
 static ds_rc case_host(const bench *b, uint32_t n, ds_err *err)
 {
     enum { TOKENS = 256 * 128, STEPS = 1500, WARM = 200 };
     uint32_t out = STEPS + WARM + 1200; /* the first ones begin to decode while the others are in their prompts */
-    ds_engine_opts o = { .max_context = TOKENS + out, .max_running = n, .max_requests = n, .max_samples = 1, .step_tokens = 65536, .prefills = n, .kv_blocks = n * (256 + 16), .saved_states = 64 };
+    ds_engine_opts o = { .max_context = TOKENS + out,
+                         .max_running = n,
+                         .max_requests = n,
+                         .max_samples = 1,
+                         .step_tokens = 65536,
+                         .prefills = n,
+                         .kv_blocks = n * (256 + 16),
+                         .saved_states = 64 };
     result r = { .name = "host" };
     ds_engine_stats before, after, first;
     static double us[STEPS];
@@ -304,7 +401,9 @@ static ds_rc case_host(const bench *b, uint32_t n, ds_err *err)
                 ;
             ds_engine_stats_get(e, &after);
             if (after.steps == before.steps + 1 && n_us < STEPS)
-                us[n_us++] = (double)(after.host_plan_ns - before.host_plan_ns + after.host_finish_ns - before.host_finish_ns + after.host_publish_ns - before.host_publish_ns) / 1e3;
+                us[n_us++] = (double)(after.host_plan_ns - before.host_plan_ns + after.host_finish_ns - before.host_finish_ns +
+                                      after.host_publish_ns - before.host_publish_ns) /
+                             1e3;
         }
         double steps = (double)(after.steps - first.steps);
         snprintf(r.what, sizeof r.what, "%u running sequences, 256 cached blocks each, null device", n);
@@ -324,7 +423,10 @@ static ds_rc case_host(const bench *b, uint32_t n, ds_err *err)
 
 static ds_engine_opts engine_opts(const bench *b, uint32_t running)
 {
-    return (ds_engine_opts){ .mode = b->o->mode == 0 ? DS_ENGINE_EXACT : DS_ENGINE_CED, .max_context = b->context, .max_running = running, .drafts = DS_ENGINE_DRAFTS_AUTO,
+    return (ds_engine_opts){ .mode = b->o->mode == 0 ? DS_ENGINE_EXACT : DS_ENGINE_CED,
+                             .max_context = b->context,
+                             .max_running = running,
+                             .drafts = DS_ENGINE_DRAFTS_AUTO,
                              .max_requests = 100000 };
 }
 
@@ -406,14 +508,16 @@ static ds_rc read_trace(const bench *b, arrival **out, uint32_t *n, ds_err *err)
 
     if (!f)
         return ds_fail(err, DS_E_IO, "%.200s: %s", b->o->trace, strerror(errno));
-    while ((got = fscanf(f, "%lf %u %u", &at, &prompt, &output)) == 3 && at >= 0.0 && at < 1e6 && prompt > 0 && output > 0 && *n < 1000000) {
+    while ((got = fscanf(f, "%lf %u %u", &at, &prompt, &output)) == 3 && at >= 0.0 && at < 1e6 && prompt > 0 && output > 0 &&
+           *n < 1000000) {
         if (*n == cap) {
             arrival *p = realloc(*out, (cap = cap ? 2 * cap : 256) * sizeof *p);
             if (!p)
                 break;
             *out = p;
         }
-        (*out)[(*n)++] = (arrival){ .at_us = (uint64_t)(at * 1e6) + 1, .prompt = clip(b, prompt, output), .output = output, .measured = true };
+        (*out)[(*n)++] =
+            (arrival){ .at_us = (uint64_t)(at * 1e6) + 1, .prompt = clip(b, prompt, output), .output = output, .measured = true };
     }
     fclose(f);
     if (got != EOF || *n == 0)
@@ -440,7 +544,10 @@ static ds_rc case_open(const bench *b, ds_err *err)
             return ds_fail(err, DS_E_NOMEM, "out of memory");
         for (uint32_t i = 0; i < n; i++) {
             at -= log(1.0 - ds_rng_unit((uint64_t)b->o->seed, 7, i)) / b->o->rate;
-            a[i] = (arrival){ .at_us = (uint64_t)(at * 1e6) + 1, .prompt = clip(b, b->o->prompt, b->o->output), .output = (uint32_t)b->o->output, .measured = true };
+            a[i] = (arrival){ .at_us = (uint64_t)(at * 1e6) + 1,
+                              .prompt = clip(b, b->o->prompt, b->o->output),
+                              .output = (uint32_t)b->o->output,
+                              .measured = true };
         }
         snprintf(r.what, sizeof r.what, "%u requests of %u + %u tokens, Poisson, %g a second", n, a[0].prompt, a[0].output, b->o->rate);
     }
@@ -458,7 +565,8 @@ static ds_rc case_budget(const bench *b, ds_err *err)
     arrival a[CHATS + WARM + 1] = { 0 };
     result r = { .name = "budget" };
     ds_engine_opts o = engine_opts(b, CHATS + 1);
-    uint32_t out = b->context / 2 < 600 ? b->context / 2 : 600, long_prompt = clip(b, LONG, 8), warm = b->context / 4 < 2048 ? b->context / 4 : 2048;
+    uint32_t out = b->context / 2 < 600 ? b->context / 2 : 600, long_prompt = clip(b, LONG, 8),
+             warm = b->context / 4 < 2048 ? b->context / 4 : 2048;
     ds_rc rc;
 
     o.target_tbt_us = (uint32_t)b->o->target_us;
@@ -543,7 +651,9 @@ static bool wanted(const options *o, const char *name)
 
 int ds_cmd_bench_serve(int argc, char **argv)
 {
-    static const char *const kernel_names[] = { NULL, "ref", "avx2", "avx512", "amx" }, *const names[] = { "all", "host", "batch", "open", "budget", "turn", "drafts" };
+    static const char *const kernel_names[] = { NULL, "ref", "avx2", "avx512", "amx" }, *const names[] = { "all",   "host",   "batch",
+                                                                                                           "open",  "budget", "turn",
+                                                                                                           "drafts" };
     options o = { 0 };
     bench b = { .o = &o };
     ds_err err = { 0 };

@@ -7,7 +7,7 @@
 /* Where a replay would do, a prompt is cut for the sake of a saved state only if it's long enough for a step more not to matter. */
 enum { WORTH_A_CUT = 1024 };
 
-/* ---- waiting lists ------------------------------------------------------------------------------------------------------------------------------- */
+/* ---- waiting lists ------------------------------------------------------------------------------------------------------------------- */
 
 void ds_eng_enqueue(ds_engine *e, ds_eng_sample *s)
 {
@@ -46,7 +46,7 @@ void ds_eng_dequeue(ds_engine *e, ds_eng_sample *s)
     e->n_waiting--;
 }
 
-/* ---- giving back --------------------------------------------------------------------------------------------------------------------------------- */
+/* ---- giving back --------------------------------------------------------------------------------------------------------------------- */
 
 static void release_blocks(ds_engine *e, ds_eng_sample *s)
 {
@@ -146,7 +146,7 @@ void ds_eng_settle(ds_engine *e, ds_eng_step *st)
     }
 }
 
-/* ---- preemption ---------------------------------------------------------------------------------------------------------------------------------- */
+/* ---- preemption ---------------------------------------------------------------------------------------------------------------------- */
 
 /* Is a to be sent away rather than b? */
 static bool worse(const ds_eng_sample *a, const ds_eng_sample *b)
@@ -216,9 +216,8 @@ bool ds_eng_make_room(ds_engine *e, const ds_eng_sample *for_whom)
     return w != for_whom && ds_blocks_available(&e->blocks) > 0;
 }
 
-/* A seat for somebody of a better priority than a running one. Who was admitted has at least one token before it is sent away again, so that seats don't change hands
- * without end; and
- * what it won by waiting stays won. */
+/* A seat for somebody of a better priority than a running one. Who was admitted has at least one token before it is sent away again, so
+ * that seats don't change hands without end; and what it won by waiting stays won. */
 static void preempt_for(ds_engine *e, const ds_eng_sample *head)
 {
     ds_eng_sample *w = NULL;
@@ -236,7 +235,7 @@ static void preempt_for(ds_engine *e, const ds_eng_sample *head)
         send_away(e, w, THEN_PARK);
 }
 
-/* ---- prefix hits --------------------------------------------------------------------------------------------------------------------------------- */
+/* ---- prefix hits --------------------------------------------------------------------------------------------------------------------- */
 
 typedef struct {
     ds_eng_hit kind;
@@ -254,8 +253,8 @@ static bool state_serves(const ds_engine *e, const ds_eng_sample *s, uint32_t i,
     return P >= s->req->n_prompt && e->states.dec_start[i] == s->dev.dec_start;
 }
 
-/* New requests leave hit_margin tokens to compute. One that comes back after preemption goes on from any state of its own text, and never by a replay that it didn't
- * begin with: its bits stay what they were. */
+/* New requests leave hit_margin tokens to compute. One that comes back after preemption goes on from any state of its own text, and never
+ * by a replay that it didn't begin with: its bits stay what they were. */
 static found find_hit(ds_engine *e, ds_eng_sample *s, uint64_t now_us)
 {
     found f = { HIT_NONE, 0, NONE };
@@ -292,7 +291,8 @@ static bool prefix_is_coming(ds_engine *e, const ds_eng_sample *s, const found *
 
     if (s->req->no_cache || s->admitted)
         return false;
-    for (uint32_t i = 0; i < e->n_running; i++) { /* also those that are planned to the end of their prompt: its blocks are published with the result */
+    for (uint32_t i = 0; i < e->n_running;
+         i++) { /* also those that are planned to the end of their prompt: its blocks are published with the result */
         ds_eng_sample *o = e->running[i];
         uint32_t lo = 0, hi = most, border;
         if ((o->state != S_PROMPT && o->state != S_DECODE) || o->req->no_cache || o->pos >= o->goal)
@@ -324,7 +324,7 @@ static bool prefix_is_coming(ds_engine *e, const ds_eng_sample *s, const found *
     return false;
 }
 
-/* ---- admission ----------------------------------------------------------------------------------------------------------------------------------- */
+/* ---- admission ----------------------------------------------------------------------------------------------------------------------- */
 
 typedef enum { ADMITTED, NOT_YET, NO_MEMORY } verdict;
 
@@ -423,7 +423,10 @@ static void note_start(ds_engine *e, ds_eng_sample *s, uint64_t now_us)
         return;
     s->admitted = true;
     s->admit_us = now_us;
-    s->start_event = (ds_event){ .kind = DS_EV_START, .sample = s->index, .request = s->req->id, .user = s->req->user,
+    s->start_event = (ds_event){ .kind = DS_EV_START,
+                                 .sample = s->index,
+                                 .request = s->req->id,
+                                 .user = s->req->user,
                                  .start = { s->req->n_prompt, s->hit, s->replayed, now_us - s->req->added_us } };
     ds_eng_hist_add(&e->turn.queue, now_us - s->req->added_us);
     ds_eng_mark(e, s);
@@ -515,8 +518,8 @@ static ds_eng_sample *best_head(const ds_engine *e, ds_eng_sample *const head[N_
 void ds_eng_admit(ds_engine *e, ds_eng_step *st, uint64_t now_us)
 {
     ds_eng_sample *head[N_LEVELS], *s;
-    /* Those that wait for somebody's prefix, a place for prompts or a state are passed over, but not without end; unless nothing runs: what they wait for may be held by
-     * somebody parked far behind. */
+    /* Those that wait for somebody's prefix, a place for prompts or a state are passed over, but not without end; unless nothing runs:
+     * what they wait for may be held by somebody parked far behind. */
     uint32_t looks = 4 * e->o.prefills + 16;
 
     for (uint32_t l = 0; l < N_LEVELS; l++)

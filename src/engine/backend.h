@@ -1,11 +1,12 @@
 /* What the engine's loop asks of a device.
  *
- * The loop hands over steps; the device runs them strictly in order, at most DS_DEV_DEPTH of them handed over and not yet waited for. Whatever depends on what an
- * earlier step accepted is resolved on the device: it keeps a live record for each slot (position, the token that stands there, whether the text has ended), so that
- * the loop can plan step N+1 while N runs. A step is: its operations in order, then its rows.
+ * The loop hands over steps; the device runs them strictly in order, at most DS_DEV_DEPTH of them handed over and not yet waited for.
+ * Whatever depends on what an earlier step accepted is resolved on the device: it keeps a live record for each slot (position, the token
+ * that stands there, whether the text has ended), so that the loop can plan step N+1 while N runs. A step is: its operations in order,
+ * then its rows.
  *
- * Memory: the loop owns steps and results, and neither touches a step that is on the device nor frees, reuses or changes anything that its rows point to before that
- * step has been waited for. Tables of blocks may grow behind the n_blocks that a row names.
+ * Memory: the loop owns steps and results, and neither touches a step that is on the device nor frees, reuses or changes anything that
+ * its rows point to before that step has been waited for. Tables of blocks may grow behind the n_blocks that a row names.
  * Threads: submit and wait from the loop's thread. `stopped` of a sample may be set at any time. */
 #ifndef DS_ENGINE_BACKEND_H
 #define DS_ENGINE_BACKEND_H
@@ -35,14 +36,14 @@ typedef struct {
 /* What the device knows of a sample, for as long as one of its rows is on the device. */
 typedef struct {
     /* [const] */
-    ds_sampler *sampler; /* NULL on a stub. [device] while rows are in flight: counts of penalties */
+    ds_sampler *sampler;              /* NULL on a stub. [device] while rows are in flight: counts of penalties */
     const ds_engine_grammar *grammar; /* NULL: none */
     uint32_t sample;
     const int32_t *stop_ids;
     uint32_t n_stop_ids;
     uint32_t n_prompt;
-    uint32_t limit;      /* tokens of prompt and output at most */
-    uint32_t dec_start;  /* first position in the decoder's windows */
+    uint32_t limit;     /* tokens of prompt and output at most */
+    uint32_t dec_start; /* first position in the decoder's windows */
     uint32_t n_top;
     bool logprobs;
     uint64_t seed;
@@ -55,8 +56,8 @@ typedef struct {
     ds_dev_sample *sample;
     uint32_t slot;
     const uint32_t *blocks;
-    uint32_t n_blocks;   /* cover every position that the rows may write */
-    uint32_t save_to;    /* when the rows bring the sequence across a block border, its slot is copied there afterwards; NONE: not. Prompt rows end on that border */
+    uint32_t n_blocks; /* cover every position that the rows may write */
+    uint32_t save_to;  /* the slot is copied there once the rows have crossed a block border; NONE: not. Prompt rows end on that border */
     bool decode;
 
     /* decode: the row at the live position, and up to `drafts` behind it */
@@ -66,20 +67,20 @@ typedef struct {
     const int32_t *tokens;
     const float *const *image;
     uint32_t pos, n, tail, enc_win, store_from, dec_from, dec_win;
-    uint32_t n_before;   /* NONE: the history is in the slot */
+    uint32_t n_before; /* NONE: the history is in the slot */
     int32_t before[DS_DEV_LOOKBACK];
-    bool draw;           /* the last row's logits give the next token */
-    int32_t begin;       /* no draw: the token that stands behind the last row, decoding starts there; -1: more prompt rows follow */
+    bool draw;     /* the last row's logits give the next token */
+    int32_t begin; /* no draw: the token that stands behind the last row, decoding starts there; -1: more prompt rows follow */
 } ds_dev_rows;
 
 typedef struct {
-    uint32_t pos;        /* positions processed */
-    uint32_t n_tokens;   /* drawn, 0 .. 1 + drafts; the last one stands at `pos` */
-    uint32_t drafted;    /* draft rows that were verified */
-    bool ended;          /* the last token is a stop id, or it is the last that fits */
-    bool skipped;        /* stopped, or ended before: nothing ran and nothing else here is set */
-    bool saved;          /* save_to holds the state for position pos rounded down to a block */
-    ds_rc rc;            /* this sequence failed: n_tokens are good, nothing more comes */
+    uint32_t pos;      /* positions processed */
+    uint32_t n_tokens; /* drawn, 0 .. 1 + drafts; the last one stands at `pos` */
+    uint32_t drafted;  /* draft rows that were verified */
+    bool ended;        /* the last token is a stop id, or it is the last that fits */
+    bool skipped;      /* stopped, or ended before: nothing ran and nothing else here is set */
+    bool saved;        /* save_to holds the state for position pos rounded down to a block */
+    ds_rc rc;          /* this sequence failed: n_tokens are good, nothing more comes */
     int32_t token[DS_DEV_MAX_DRAFTS + 1];
     float logprob[DS_DEV_MAX_DRAFTS + 1];
     ds_engine_logprob *top; /* [MAX_DRAFTS + 1][MAX_TOP], memory of the step */
@@ -92,14 +93,14 @@ typedef struct {
     uint32_t n_ops, cap_ops;
     ds_dev_rows *rows;
     uint32_t n_rows, cap_rows;
-    uint32_t draft_rows;  /* of all sequences together at most */
-    float least_chance;   /* drafts less likely to be kept than this aren't verified, the first of a sequence excepted; 0: all are */
-    bool after_work;      /* there was work all the time since the step before: waiting for this one is idleness */
-    ds_dev_out *out;      /* [n_rows] */
+    uint32_t draft_rows; /* of all sequences together at most */
+    float least_chance;  /* drafts less likely to be kept than this aren't verified, the first of a sequence excepted; 0: all are */
+    bool after_work;     /* there was work all the time since the step before: waiting for this one is idleness */
+    ds_dev_out *out;     /* [n_rows] */
     /* the device's account of the step */
     uint64_t run_ns, draft_ns, sample_ns;
-    uint64_t idle_ns;     /* between the end of the step before and the start of this one, if after_work */
-    double q, qc, qq;     /* sums over sequences of rows, rows x context, rows squared: what the cost model is fitted to */
+    uint64_t idle_ns; /* between the end of the step before and the start of this one, if after_work */
+    double q, qc, qq; /* sums over sequences of rows, rows x context, rows squared: what the cost model is fitted to */
 } ds_dev_step;
 
 typedef struct ds_backend ds_backend;
@@ -126,7 +127,8 @@ typedef struct {
 ds_rc ds_backend_null_create(ds_backend **out, const ds_engine_stub *o, const ds_backend_size *size, ds_err *err);
 /* With `verify`: the first thing that was read and wasn't what it should be; NULL: none. */
 const char *ds_backend_null_fault(const ds_backend *b);
-/* The token that the null backend draws behind a prefix: for tests that compute a text on their own. `h` starts at 0 and is folded over all tokens in front. */
+/* The token that the null backend draws behind a prefix: for tests that compute a text on their own. `h` starts at 0 and is folded over
+ * all tokens in front. */
 uint64_t ds_backend_null_fold(uint64_t h, int32_t token);
 int32_t ds_backend_null_token(uint64_t h, uint64_t seed, uint32_t vocab);
 
@@ -136,6 +138,7 @@ void ds_backend_cpu_hook(ds_backend *b, ds_draft_hook *fn, void *ctx); /* while 
 
 /* A thread that owns a runner and the pool. */
 ds_rc ds_backend_cpu_create(ds_backend **out, const ds_model *m, ds_pool *pool, const ds_backend_size *size, ds_err *err);
-bool ds_backend_cpu_bytes(const ds_model *m, const ds_backend_size *size, ds_runner_size *out); /* that its runner takes; false: sizes overflow */
+bool ds_backend_cpu_bytes(const ds_model *m, const ds_backend_size *size,
+                          ds_runner_size *out); /* that its runner takes; false: sizes overflow */
 
 #endif

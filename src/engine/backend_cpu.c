@@ -1,8 +1,9 @@
 /* The device on CPUs: a thread that owns a runner and a team of threads, and runs steps in the order in which they come.
  *
- * A step: operations; drafts for the sequences that verify some; one pass through the model; draws, one sequence a team member; copies of states. Drafts are kept when
- * they equal the draw at their place. Each output position has one draw from the target distribution, a pure function of the sample's seed and the position: what was
- * drafted only decides how many draws a step gives, so the target distribution holds trivially, and a text has the same tokens with and without drafts. */
+ * A step: operations; drafts for the sequences that verify some; one pass through the model; draws, one sequence a team member; copies of
+ * states. Drafts are kept when they equal the draw at their place. Each output position has one draw from the target distribution, a pure
+ * function of the sample's seed and the position: what was drafted only decides how many draws a step gives, so the target distribution
+ * holds trivially, and a text has the same tokens with and without drafts. */
 #include <assert.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -21,7 +22,7 @@ typedef struct {
 
 /* One sequence of the step that runs. */
 typedef struct {
-    uint32_t row;  /* of the step */
+    uint32_t row; /* of the step */
     uint32_t pos;
     uint32_t drafts;
     int32_t token[DS_DEV_MAX_DRAFTS + 1];
@@ -65,8 +66,16 @@ typedef struct {
 
 static ds_runner_opts runner_opts(const ds_backend_size *s, ds_pool *pool)
 {
-    return (ds_runner_opts){ .bf16 = s->bf16, .max_rows = s->max_rows, .max_seqs = s->max_seqs, .max_logits = s->max_logits, .max_context = s->max_context,
-                             .n_blocks = s->n_blocks, .n_slots = s->n_slots, .n_tails = s->n_tails, .no_drafts = s->no_drafts, .pool = pool };
+    return (ds_runner_opts){ .bf16 = s->bf16,
+                             .max_rows = s->max_rows,
+                             .max_seqs = s->max_seqs,
+                             .max_logits = s->max_logits,
+                             .max_context = s->max_context,
+                             .n_blocks = s->n_blocks,
+                             .n_slots = s->n_slots,
+                             .n_tails = s->n_tails,
+                             .no_drafts = s->no_drafts,
+                             .pool = pool };
 }
 
 bool ds_backend_cpu_bytes(const ds_model *m, const ds_backend_size *size, ds_runner_size *out)
@@ -75,7 +84,7 @@ bool ds_backend_cpu_bytes(const ds_model *m, const ds_backend_size *size, ds_run
     return ds_runner_bytes(m, &o, out);
 }
 
-/* ---- operations ---------------------------------------------------------------------------------------------------------------------------------- */
+/* ---- operations ---------------------------------------------------------------------------------------------------------------------- */
 
 static void copy_slot(cpu_dev *d, uint32_t src, uint32_t dst)
 {
@@ -99,7 +108,7 @@ static void run_op(cpu_dev *d, const ds_dev_op *op)
     }
 }
 
-/* ---- drafts -------------------------------------------------------------------------------------------------------------------------------------- */
+/* ---- drafts -------------------------------------------------------------------------------------------------------------------------- */
 
 typedef struct {
     cpu_dev *d;
@@ -114,7 +123,8 @@ static int32_t pick(void *ctx, uint32_t s, uint32_t i, float *logits)
     const ds_dev_sample *sample = c->d->now->rows[j->row].sample;
     int32_t token;
 
-    if (ds_sampler_is_argmax(sample->sampler) || ds_sampler_draw(sample->sampler, c->d->scratch[0], logits, NULL, j->pos + 1 + i - sample->n_prompt, &token, NULL) != DS_OK)
+    if (ds_sampler_is_argmax(sample->sampler) ||
+        ds_sampler_draw(sample->sampler, c->d->scratch[0], logits, NULL, j->pos + 1 + i - sample->n_prompt, &token, NULL) != DS_OK)
         return ds_argmax(logits, c->d->base.vocab);
     return token;
 }
@@ -181,7 +191,7 @@ static void make_drafts(cpu_dev *d, ds_dev_step *s)
     s->draft_ns = ds_now_ns() - begin;
 }
 
-/* ---- draws --------------------------------------------------------------------------------------------------------------------------------------- */
+/* ---- draws --------------------------------------------------------------------------------------------------------------------------- */
 
 static bool is_stop_id(const ds_dev_sample *s, int32_t token)
 {
@@ -247,7 +257,7 @@ static void draw_member(void *arg, uint32_t member, uint32_t n_members)
         draw_all(d, &d->jobs[i], member);
 }
 
-/* ---- a step -------------------------------------------------------------------------------------------------------------------------------------- */
+/* ---- a step -------------------------------------------------------------------------------------------------------------------------- */
 
 static ds_seq rows_of(const cpu_dev *d, const job *j)
 {
@@ -387,7 +397,7 @@ static void run_step(cpu_dev *d, ds_dev_step *s)
     s->run_ns = d->ended_ns - begin;
 }
 
-/* ---- the thread ---------------------------------------------------------------------------------------------------------------------------------- */
+/* ---- the thread ---------------------------------------------------------------------------------------------------------------------- */
 
 static void *device(void *arg)
 {
@@ -520,12 +530,21 @@ ds_rc ds_backend_cpu_create(ds_backend **out, const ds_model *m, ds_pool *pool, 
     d->pool = pool;
     d->size = *size;
     d->n_members = pool ? ds_pool_size(pool) : 1;
-    d->base = (ds_backend){ .fn = &fns, .vocab = lay.vocab, .drafts = lay.drafts < DS_DEV_MAX_DRAFTS ? lay.drafts : DS_DEV_MAX_DRAFTS, .window = lay.window,
-                            .rollback = lay.rollback, .lookback = lay.lookback, .max_context = size->max_context, .block_bytes = lay.block_bytes, .slot_bytes = lay.slot_bytes };
+    d->base = (ds_backend){ .fn = &fns,
+                            .vocab = lay.vocab,
+                            .drafts = lay.drafts < DS_DEV_MAX_DRAFTS ? lay.drafts : DS_DEV_MAX_DRAFTS,
+                            .window = lay.window,
+                            .rollback = lay.rollback,
+                            .lookback = lay.lookback,
+                            .max_context = size->max_context,
+                            .block_bytes = lay.block_bytes,
+                            .slot_bytes = lay.slot_bytes };
     pthread_mutex_init(&d->mu, NULL);
     pthread_cond_init(&d->came, NULL);
     pthread_cond_init(&d->gone, NULL);
-    rc = lay.drafts > DS_DEV_MAX_DRAFTS && !size->no_drafts ? ds_fail(err, DS_E_ARG, "engine: %u drafts a block, at most %d", lay.drafts, DS_DEV_MAX_DRAFTS) : DS_OK;
+    rc = lay.drafts > DS_DEV_MAX_DRAFTS && !size->no_drafts
+             ? ds_fail(err, DS_E_ARG, "engine: %u drafts a block, at most %d", lay.drafts, DS_DEV_MAX_DRAFTS)
+             : DS_OK;
     if (rc == DS_OK && lay.lookback > DS_DEV_LOOKBACK)
         rc = ds_fail(err, DS_E_ARG, "engine: Engram looks %u tokens back, at most %d", lay.lookback, DS_DEV_LOOKBACK);
     if (rc == DS_OK)

@@ -1,8 +1,9 @@
 /* A device without mathematics: tokens from a hash of everything in front of them, accepted counts from a seed.
  *
- * It runs a step when it is waited for, which is as late as a real device could be seen to. With `verify` it keeps, in place of KV entries, the hash of the prefix
- * that each was made from, and in place of window state where it begins and ends; every read of a row is then checked: a block that was given away too early, a wrong
- * hit, a missing copy or a stale state shows as a fault, and as a wrong text. */
+ * It runs a step when it is waited for, which is as late as a real device could be seen to. With `verify` it keeps, in place of KV
+ * entries, the hash of the prefix that each was made from, and in place of window state where it begins and ends; every read of a row is
+ * then checked: a block that was given away too early, a wrong hit, a missing copy or a stale state shows as a fault, and as a wrong
+ * text. */
 #include <assert.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -19,12 +20,12 @@ enum { WINDOW = 128, ROLLBACK = 16, LOOKBACK = 3, HIST = 64, VOCAB = 129280 };
 
 typedef struct {
     bool decoding, ended;
-    uint32_t pos;      /* NOWHERE: forgotten */
+    uint32_t pos; /* NOWHERE: forgotten */
     int32_t next;
-    uint64_t h;        /* of the tokens in front of pos */
+    uint64_t h; /* of the tokens in front of pos */
     /* verify */
     uint64_t hist[HIST]; /* h behind position p, at p % HIST */
-    uint32_t win_lo;   /* encoder windows hold win_lo .. pos-1 */
+    uint32_t win_lo;     /* encoder windows hold win_lo .. pos-1 */
     uint32_t dec_lo, dec_hi;
 } live;
 
@@ -43,11 +44,11 @@ typedef struct {
     ds_engine_stub o;
     ds_backend_size size;
     live *slot;
-    entry *kv;         /* verify: [blocks][128]; else the last one of each block only */
+    entry *kv; /* verify: [blocks][128]; else the last one of each block only */
     tail *tails;
-    uint32_t *words;   /* of a mask */
-    uint64_t draws;    /* index of the next accepted count */
-    uint64_t free_ns;  /* when the device has done all before */
+    uint32_t *words;  /* of a mask */
+    uint64_t draws;   /* index of the next accepted count */
+    uint64_t free_ns; /* when the device has done all before */
     uint64_t submitted_ns[DS_DEV_DEPTH];
     uint32_t n_submitted;
     ds_dev_step *queue[DS_DEV_DEPTH];
@@ -358,8 +359,15 @@ ds_rc ds_backend_null_create(ds_backend **out, const ds_engine_stub *o, const ds
         return ds_fail(err, DS_E_NOMEM, "engine: out of memory");
     d->o = *o;
     d->size = *size;
-    d->base = (ds_backend){ .fn = &fns, .vocab = vocab, .drafts = o->drafts, .window = WINDOW, .rollback = ROLLBACK, .lookback = LOOKBACK, .max_context = size->max_context,
-                            .block_bytes = sizeof(entry), .slot_bytes = sizeof(live) };
+    d->base = (ds_backend){ .fn = &fns,
+                            .vocab = vocab,
+                            .drafts = o->drafts,
+                            .window = WINDOW,
+                            .rollback = ROLLBACK,
+                            .lookback = LOOKBACK,
+                            .max_context = size->max_context,
+                            .block_bytes = sizeof(entry),
+                            .slot_bytes = sizeof(live) };
     d->slot = calloc(size->n_slots, sizeof *d->slot);
     d->kv = calloc(size->n_blocks, sizeof *d->kv * (o->verify ? DS_BLOCK_TOKENS : 1));
     d->tails = calloc(size->n_tails ? size->n_tails : 1, sizeof *d->tails);

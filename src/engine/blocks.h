@@ -26,7 +26,8 @@ void ds_blocks_fini(ds_blocks *b);
 /* A block nobody uses, ref = 1, the least recently used cached one if need be; UINT32_MAX: all are used. O(1). */
 uint32_t ds_blocks_take(ds_blocks *b);
 void ds_blocks_ref(ds_blocks *b, uint32_t block);
-/* The last reference makes it cached (when it has a key) or free. Release a sequence's blocks from the last to the first: leaves then go before their parents. */
+/* The last reference makes it cached (when it has a key) or free. Release a sequence's blocks from the last to the first: leaves then go
+ * before their parents. */
 void ds_blocks_unref(ds_blocks *b, uint32_t block);
 /* Gives a used block its key; false: another block has it already, this one stays private. */
 bool ds_blocks_publish(ds_blocks *b, uint32_t block, const ds_key *k);

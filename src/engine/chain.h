@@ -3,8 +3,9 @@
  *   ns  = H("deepserve prefix 1", model revision, tokenizer, template, layout, tenant domain, salt)
  *   k_i = H(k_{i-1}, H(tokens of block i, image spans in block i)),   k_{-1} = ns
  *
- * H(a, b, …) hashes, for each field, its length as 8 bytes, least significant first, then its bytes. Tokens are 4 bytes each, the same way round. An image span
- * that touches the block adds a field of 40 bytes: the digest, its first position inside the block, and the cell of the image that stands there.
+ * H(a, b, …) hashes, for each field, its length as 8 bytes, least significant first, then its bytes. Tokens are 4 bytes each, the same
+ * way round. An image span that touches the block adds a field of 40 bytes: the digest, its first position inside the block, and the cell
+ * of the image that stands there.
  * Threads: any; no state. */
 #ifndef DS_ENGINE_CHAIN_H
 #define DS_ENGINE_CHAIN_H

@@ -59,7 +59,8 @@ static const char *check_step(const ds_engine *e, const ds_eng_step *st)
             if (e->blocks.ref[r->blocks[k]] == 0)
                 return WRONG("step %llu reads block %u, which is free", (unsigned long long)st->dev.no, r->blocks[k]);
             if (k >= first && k < ds_eng_blocks_for(s->pos_max) && e->blocks.ref[r->blocks[k]] != 1 && !(s->req->n_samples > 1))
-                return WRONG("step %llu writes block %u, which %u share", (unsigned long long)st->dev.no, r->blocks[k], e->blocks.ref[r->blocks[k]]);
+                return WRONG("step %llu writes block %u, which %u share", (unsigned long long)st->dev.no, r->blocks[k],
+                             e->blocks.ref[r->blocks[k]]);
         }
         if (st->save[i] != NONE)
             pins[st->save[i]]++;
@@ -167,6 +168,7 @@ const char *ds_engine_check(const ds_engine *e)
     if (e->o.mode == DS_ENGINE_CED && all_tails != e->o.prefills)
         return WRONG("%u of %u tails are accounted for", all_tails, e->o.prefills);
     if (waiting != e->n_waiting || parked != e->n_parked || running != e->n_running || live < e->n_live)
-        return WRONG("waiting %u (%u), parked %u (%u), running %u (%u), live %u (%u)", e->n_waiting, waiting, e->n_parked, parked, e->n_running, running, e->n_live, live);
+        return WRONG("waiting %u (%u), parked %u (%u), running %u (%u), live %u (%u)", e->n_waiting, waiting, e->n_parked, parked,
+                     e->n_running, running, e->n_live, live);
     return NULL;
 }

@@ -19,7 +19,8 @@ static ds_rc range(const char *name, uint64_t v, uint64_t lo, uint64_t hi, ds_er
 {
     if (v >= lo && v <= hi)
         return DS_OK;
-    return ds_fail(err, DS_E_ARG, "engine: %s = %llu is not within %llu..%llu", name, (unsigned long long)v, (unsigned long long)lo, (unsigned long long)hi);
+    return ds_fail(err, DS_E_ARG, "engine: %s = %llu is not within %llu..%llu", name, (unsigned long long)v, (unsigned long long)lo,
+                   (unsigned long long)hi);
 }
 
 /* Defaults, and what doesn't depend on memory. */
@@ -36,9 +37,12 @@ static ds_rc fill(ds_engine_opts *o, uint32_t context_limit, uint32_t model_draf
     o->state_ttl_ms = or_default(o->state_ttl_ms, 600000);
     o->ageing_ms = or_default(o->ageing_ms, 1000);
     o->verify_rows = or_default(o->verify_rows, 64);
-    if ((rc = range("max_running", o->max_running, 1, 4096, err)) != DS_OK || (rc = range("max_context", o->max_context, 2, context_limit, err)) != DS_OK ||
-        (rc = range("max_requests", o->max_requests, 1, 1u << 20, err)) != DS_OK || (rc = range("max_samples", o->max_samples, 1, 32, err)) != DS_OK ||
-        (rc = range("step_tokens", o->step_tokens, 1, 1u << 18, err)) != DS_OK || (rc = range("verify_rows", o->verify_rows, 1, 1u << 16, err)) != DS_OK ||
+    if ((rc = range("max_running", o->max_running, 1, 4096, err)) != DS_OK ||
+        (rc = range("max_context", o->max_context, 2, context_limit, err)) != DS_OK ||
+        (rc = range("max_requests", o->max_requests, 1, 1u << 20, err)) != DS_OK ||
+        (rc = range("max_samples", o->max_samples, 1, 32, err)) != DS_OK ||
+        (rc = range("step_tokens", o->step_tokens, 1, 1u << 18, err)) != DS_OK ||
+        (rc = range("verify_rows", o->verify_rows, 1, 1u << 16, err)) != DS_OK ||
         (rc = range("mode", o->mode, 0, DS_ENGINE_EXACT, err)) != DS_OK)
         return rc;
     if (o->prefills > o->max_running)
@@ -72,12 +76,14 @@ static ds_backend_size sizes(const ds_engine_opts *o)
     };
 }
 
-/* ---- the plan ------------------------------------------------------------------------------------------------------------------------------------ */
+/* ---- the plan ------------------------------------------------------------------------------------------------------------------------ */
 
 static uint64_t host_bytes(const ds_engine_opts *o)
 {
-    return (uint64_t)o->kv_blocks * (3 * 4 + 32 + 1 + 16) + (uint64_t)(o->saved_states) * 100 + (uint64_t)o->max_requests * (16 + 8ull * o->max_samples) +
-           (uint64_t)o->max_running * DS_DEV_DEPTH * (sizeof(ds_dev_rows) + sizeof(ds_dev_out) + (DS_DEV_MAX_DRAFTS + 1) * DS_DEV_MAX_TOP * 8);
+    return (uint64_t)o->kv_blocks * (3 * 4 + 32 + 1 + 16) + (uint64_t)(o->saved_states) * 100 +
+           (uint64_t)o->max_requests * (16 + 8ull * o->max_samples) +
+           (uint64_t)o->max_running * DS_DEV_DEPTH *
+               (sizeof(ds_dev_rows) + sizeof(ds_dev_out) + (DS_DEV_MAX_DRAFTS + 1) * DS_DEV_MAX_TOP * 8);
 }
 
 static bool model_bytes(ds_engine_plan *p, const ds_model *m, const ds_engine_opts *o)
@@ -121,7 +127,8 @@ static ds_rc choose_blocks(ds_engine_plan *p, const ds_model *m, ds_engine_opts 
     uint32_t least = ds_eng_blocks_for(o->max_context), lo = 1, hi;
 
     if (o->kv_blocks && o->kv_blocks < least)
-        return ds_fail(err, DS_E_ARG, "engine: %u KV blocks hold %llu tokens, less than the context of %u", o->kv_blocks, 128ull * o->kv_blocks, o->max_context);
+        return ds_fail(err, DS_E_ARG, "engine: %u KV blocks hold %llu tokens, less than the context of %u", o->kv_blocks,
+                       128ull * o->kv_blocks, o->max_context);
     if (!o->memory_bytes) {
         uint32_t share = o->max_running < 4 ? o->max_running : 4;
         if (!o->kv_blocks)
@@ -142,9 +149,11 @@ static ds_rc choose_blocks(ds_engine_plan *p, const ds_model *m, ds_engine_opts 
             hi = mid - 1;
     }
     if (lo < 2)
-        return ds_fail(err, DS_E_NOMEM, "engine: %llu bytes are too few for any context with %u running sequences and %u saved states", (unsigned long long)o->memory_bytes,
-                       o->max_running, o->saved_states);
-    return ds_fail(err, DS_E_NOMEM, "engine: a context of %u tokens with %u running sequences and %u saved states takes more than %llu bytes; the largest context that fits is %u",
+        return ds_fail(err, DS_E_NOMEM, "engine: %llu bytes are too few for any context with %u running sequences and %u saved states",
+                       (unsigned long long)o->memory_bytes, o->max_running, o->saved_states);
+    return ds_fail(err, DS_E_NOMEM,
+                   "engine: a context of %u tokens with %u running sequences and %u saved states takes more than %llu bytes; the largest "
+                   "context that fits is %u",
                    o->max_context, o->max_running, o->saved_states, (unsigned long long)o->memory_bytes, lo);
 }
 
@@ -194,7 +203,7 @@ ds_rc ds_engine_plan_of(const ds_engine *e, ds_engine_plan *out)
     return DS_OK;
 }
 
-/* ---- tables -------------------------------------------------------------------------------------------------------------------------------------- */
+/* ---- tables -------------------------------------------------------------------------------------------------------------------------- */
 
 static ds_rc take_step(ds_eng_step *st, const ds_engine_opts *o, ds_err *err)
 {
@@ -267,8 +276,8 @@ static ds_rc take_tables(ds_engine *e, ds_err *err)
     if (!e->table)
         return ds_fail(err, DS_E_NOMEM, "engine: out of memory for %u requests", o->max_requests);
     e->hit_margin = e->dev->window + 6 > HIT_MARGIN ? e->dev->window + 6 : HIT_MARGIN;
-    snprintf(e->layout, sizeof e->layout, "block %llu slot %llu window %u mode %d bf16 %d", (unsigned long long)e->dev->block_bytes, (unsigned long long)e->dev->slot_bytes,
-             e->dev->window, (int)o->mode, (int)o->bf16);
+    snprintf(e->layout, sizeof e->layout, "block %llu slot %llu window %u mode %d bf16 %d", (unsigned long long)e->dev->block_bytes,
+             (unsigned long long)e->dev->slot_bytes, e->dev->window, (int)o->mode, (int)o->bf16);
     ds_spec_init(&e->spec, o->drafts ? e->dev->drafts : 0, o->drafts);
     return DS_OK;
 }
@@ -356,7 +365,8 @@ ds_rc ds_engine_create_stub(ds_engine **out, const ds_engine_stub *s, const ds_e
         if (e->o.kv_blocks == 0)
             e->o.kv_blocks = least * (e->o.max_running < 4 ? e->o.max_running : 4);
         if (e->o.kv_blocks < least)
-            rc = ds_fail(err, DS_E_ARG, "engine: %u KV blocks hold %llu tokens, less than the context of %u", e->o.kv_blocks, 128ull * e->o.kv_blocks, e->o.max_context);
+            rc = ds_fail(err, DS_E_ARG, "engine: %u KV blocks hold %llu tokens, less than the context of %u", e->o.kv_blocks,
+                         128ull * e->o.kv_blocks, e->o.max_context);
     }
     if (rc == DS_OK) {
         size = sizes(&e->o);

@@ -29,7 +29,15 @@
 #include "engine/states.h"
 
 #define NONE UINT32_MAX
-enum { MAX_SNAPS = 4, MAX_STOPS = 16, MAX_STOP_BYTES = 256, MAX_STOP_IDS = 16, N_LEVELS = DS_ENGINE_PRIORITIES, HIT_MARGIN = 134, PREFETCH = 8 /* samples ahead */ };
+enum {
+    MAX_SNAPS = 4,
+    MAX_STOPS = 16,
+    MAX_STOP_BYTES = 256,
+    MAX_STOP_IDS = 16,
+    N_LEVELS = DS_ENGINE_PRIORITIES,
+    HIT_MARGIN = 134,
+    PREFETCH = 8 /* samples ahead */
+};
 
 typedef enum { S_HELD, S_WAITING, S_PROMPT, S_DECODE, S_LEAVING, S_GONE } ds_eng_state;
 typedef enum { THEN_END, THEN_RECOMPUTE, THEN_PARK, THEN_PARKED } ds_eng_then;
@@ -38,44 +46,45 @@ typedef enum { HIT_NONE, HIT_STATE, HIT_REPLAY } ds_eng_hit;
 typedef struct ds_eng_request ds_eng_request;
 
 typedef struct ds_eng_sample {
-    /* What every step touches comes first, so that it shares few cache lines: with a thousand sequences the loop's time is the time to fetch them. */
+    /* What every step touches comes first, so that it shares few cache lines: with a thousand sequences the loop's time is the time to
+     * fetch them. */
     /* [loop] */
     ds_eng_state state;
-    uint32_t seat;         /* NONE: has none */
-    uint32_t pos;          /* positions whose tokens are committed and processed, by results */
-    uint32_t pos_max;      /* the most that it can be once all steps in flight are done */
+    uint32_t seat;                  /* NONE: has none */
+    uint32_t pos;                   /* positions whose tokens are committed and processed, by results */
+    uint32_t pos_max;               /* the most that it can be once all steps in flight are done */
     uint32_t in_rows[DS_DEV_DEPTH]; /* of that, by step */
     uint32_t n_blocks, n_published, n_keys, n_out;
-    uint64_t busy_until;   /* last step with rows or operations of it */
+    uint64_t busy_until; /* last step with rows or operations of it */
     uint32_t *blocks;
     /* [const] */
     ds_eng_request *req;
-    int32_t *out;          /* [cap_out] */
-    float *lp;             /* [cap_out], or NULL */
+    int32_t *out;               /* [cap_out] */
+    float *lp;                  /* [cap_out], or NULL */
     uint32_t drafted, accepted; /* [loop] */
-    ds_dev_sample dev;     /* see there */
+    ds_dev_sample dev;          /* see there */
     /* [loop] */
     uint64_t last_us, first_us;
-    bool ended, fork;      /* fork: PROMPT rows of all samples of the request; they stop one token short */
-    bool dirty;            /* in engine.dirty */
+    bool ended, fork; /* fork: PROMPT rows of all samples of the request; they stop one token short */
+    bool dirty;       /* in engine.dirty */
     bool admitted;
-    bool borrows;          /* [const] steps in flight may use the caller's memory or callbacks: its end goes out when it is GONE */
+    bool borrows; /* [const] steps in flight may use the caller's memory or callbacks: its end goes out when it is GONE */
     /* [mu] what poll sees and what it has given out */
     bool pub_start, pub_end, read_start, read_end;
     uint32_t pub_out, read_out;
 
     /* [const] */
     uint32_t index, cap_out, cap_blocks;
-    ds_key *keys;          /* [cap_blocks] of the blocks of its tokens. [loop] behind the prompt's */
+    ds_key *keys;           /* [cap_blocks] of the blocks of its tokens. [loop] behind the prompt's */
     ds_engine_logprob *top; /* [cap_out][n_top], or NULL */
-    uint16_t *held;        /* [cap_out], or NULL */
+    uint16_t *held;         /* [cap_out], or NULL */
 
     /* [loop] */
     ds_eng_then then;
     struct ds_eng_sample *prev, *next; /* list of waiting ones of a level */
-    uint32_t level, run_level; /* priority; what waiting had made of it when it was admitted */
-    uint64_t order;        /* of arrival */
-    uint64_t queued_us;    /* since when it waits */
+    uint32_t level, run_level;         /* priority; what waiting had made of it when it was admitted */
+    uint64_t order;                    /* of arrival */
+    uint64_t queued_us;                /* since when it waits */
     uint64_t admit_us;
     uint32_t run_index;    /* in engine.running */
     uint32_t tail, parked; /* NONE: has none */
@@ -83,12 +92,12 @@ typedef struct ds_eng_sample {
     uint32_t goal;         /* PROMPT: rows up to here */
     uint32_t fork_state;   /* reserved saved state */
     uint32_t enc_win, store_from;
-    bool replay_first;     /* the next chunk is the first of a replay */
+    bool replay_first;                /* the next chunk is the first of a replay */
     uint32_t snap[MAX_SNAPS], n_snap; /* borders where its state is wanted */
-    ds_eng_hit first_hit;  /* what its first admission found, for going on the same way after preemption */
+    ds_eng_hit first_hit;             /* what its first admission found, for going on the same way after preemption */
     uint32_t first_hit_pos, hit, replayed;
-    uint32_t admit_out;    /* tokens at the last admission */
-    uint16_t matched[MAX_STOPS]; /* bytes of each stop string that end the text so far */
+    uint32_t admit_out;              /* tokens at the last admission */
+    uint16_t matched[MAX_STOPS];     /* bytes of each stop string that end the text so far */
     ds_event start_event, end_event; /* [loop] until pub_start, pub_end; then [const] */
 } ds_eng_sample;
 
@@ -98,15 +107,15 @@ struct ds_eng_request {
     void *user;
     int32_t *prompt;
     uint32_t n_prompt, n_samples;
-    ds_key ns;             /* in front of the first block's key */
+    ds_key ns; /* in front of the first block's key */
     bool no_cache;
     ds_engine_image *images;
     size_t n_images;
     const float **embedding; /* [n_prompt] by position, or NULL */
     ds_engine_grammar grammar;
     int32_t stop_ids[MAX_STOP_IDS];
-    char *stop;            /* all strings, one behind the other */
-    uint16_t *stop_fail;   /* failure function of each, likewise */
+    char *stop;          /* all strings, one behind the other */
+    uint16_t *stop_fail; /* failure function of each, likewise */
     uint32_t stop_at[MAX_STOPS + 1], n_stop;
     uint64_t deadline_us, added_us;
     uint64_t order;
@@ -114,13 +123,13 @@ struct ds_eng_request {
     ds_eng_sample *samples;
 
     /* [loop] */
-    bool fork_pending;     /* samples 1.. are HELD */
+    bool fork_pending; /* samples 1.. are HELD */
     uint32_t n_gone;
 
     /* [mu] */
     ds_eng_request *next_in, *next_order, *next_ready; /* inbox (later: gone, in publish); orders to end; ready for poll */
     bool has_order, cancel, is_ready, all_gone;
-    uint32_t finish_mask;  /* samples to end */
+    uint32_t finish_mask; /* samples to end */
     uint32_t n_read_end;
 };
 
@@ -133,8 +142,8 @@ typedef struct {
 /* A step and what the loop has to do when it is done. */
 typedef struct {
     ds_dev_step dev;
-    ds_eng_sample **who;   /* [n_rows] */
-    uint32_t *save;        /* [n_rows] saved state to be filled, or NONE */
+    ds_eng_sample **who; /* [n_rows] */
+    uint32_t *save;      /* [n_rows] saved state to be filled, or NONE */
     ds_eng_after *after;
     uint32_t n_after, cap_after;
     uint32_t n_decode, n_prompt;
@@ -143,13 +152,13 @@ typedef struct {
 
 struct ds_engine {
     /* [const] */
-    ds_engine_opts o;      /* with defaults filled in */
-    char *ids[3];          /* copies of the identity strings */
+    ds_engine_opts o; /* with defaults filled in */
+    char *ids[3];     /* copies of the identity strings */
     ds_engine_plan plan;
     ds_backend *dev;
-    bool stub;             /* no model: samples have no sampler */
-    uint32_t hidden;       /* floats of an image position */
-    uint32_t hit_margin;   /* tokens behind a hit at least */
+    bool stub;           /* no model: samples have no sampler */
+    uint32_t hidden;     /* floats of an image position */
+    uint32_t hit_margin; /* tokens behind a hit at least */
     char layout[96];
 
     /* [loop] */
@@ -167,15 +176,15 @@ struct ds_engine {
     uint64_t submitted, done; /* numbers of steps */
     ds_eng_sample **dirty;
     uint32_t n_dirty, cap_dirty;
-    uint32_t n_live;       /* samples not GONE */
+    uint32_t n_live; /* samples not GONE */
     uint64_t next_deadlines_us, n_deadlines;
-    uint64_t now_us;       /* of this turn */
-    bool was_empty;        /* nothing to do at some time since the last step */
+    uint64_t now_us; /* of this turn */
+    bool was_empty;  /* nothing to do at some time since the last step */
 
     /* [mu] */
     pthread_mutex_t mu;
-    pthread_cond_t work;   /* orders came */
-    pthread_cond_t events; /* ready became non-empty */
+    pthread_cond_t work;    /* orders came */
+    pthread_cond_t events;  /* ready became non-empty */
     ds_eng_request **table; /* [max_requests] */
     uint32_t *generation, *free_index, n_free_index;
     ds_eng_request *in_head, *in_tail, *order_head, *ready_head, *ready_tail;
@@ -206,23 +215,25 @@ static inline uint32_t ds_eng_blocks_for(uint32_t positions)
 }
 
 /* admit.c: [loop] waiting lists, admission, preemption */
-void ds_eng_enqueue(ds_engine *e, ds_eng_sample *s);     /* to its place by order of arrival */
+void ds_eng_enqueue(ds_engine *e, ds_eng_sample *s); /* to its place by order of arrival */
 void ds_eng_dequeue(ds_engine *e, ds_eng_sample *s);
 void ds_eng_admit(ds_engine *e, ds_eng_step *st, uint64_t now_us);
-void ds_eng_settle(ds_engine *e, ds_eng_step *st);       /* leaving samples whose last step is done; st may be NULL: nothing is parked then */
-bool ds_eng_make_room(ds_engine *e, const ds_eng_sample *for_whom); /* a block's worth, by sending somebody away; false: for_whom itself is the last */
-void ds_eng_release(ds_engine *e, ds_eng_sample *s);     /* blocks, seat, tail, pins */
+void ds_eng_settle(ds_engine *e, ds_eng_step *st); /* leaving samples whose last step is done; st may be NULL: nothing is parked then */
+bool ds_eng_make_room(ds_engine *e,
+                      const ds_eng_sample *for_whom); /* a block's worth, by sending somebody away; false: for_whom itself is the last */
+void ds_eng_release(ds_engine *e, ds_eng_sample *s);  /* blocks, seat, tail, pins */
 
 /* sched.c: [loop] */
-bool ds_eng_plan_step(ds_engine *e, uint64_t now_us);    /* true: a step was submitted */
+bool ds_eng_plan_step(ds_engine *e, uint64_t now_us); /* true: a step was submitted */
 void ds_eng_op(ds_eng_step *st, ds_dev_op_kind kind, uint32_t src, uint32_t dst);
 void ds_eng_after_step(ds_eng_step *st, ds_eng_after_kind kind, uint32_t what);
 
 /* finish.c: [loop] */
 void ds_eng_finish_step(ds_engine *e, ds_eng_step *st, uint64_t now_us);
-void ds_eng_end(ds_engine *e, ds_eng_sample *s, ds_end_reason reason, uint64_t now_us); /* end_event's other members are set by the caller before */
-void ds_eng_mark(ds_engine *e, ds_eng_sample *s);        /* has something for poll */
-void ds_eng_publish(ds_engine *e);                       /* makes it visible; takes mu */
+void ds_eng_end(ds_engine *e, ds_eng_sample *s, ds_end_reason reason,
+                uint64_t now_us);                 /* end_event's other members are set by the caller before */
+void ds_eng_mark(ds_engine *e, ds_eng_sample *s); /* has something for poll */
+void ds_eng_publish(ds_engine *e);                /* makes it visible; takes mu */
 
 /* stats.c */
 void ds_eng_hist_add(ds_engine_hist *h, uint64_t us);

@@ -66,9 +66,10 @@ void ds_eng_end(ds_engine *e, ds_eng_sample *s, ds_end_reason reason, uint64_t n
     s->then = THEN_END;
 }
 
-/* ---- text ---------------------------------------------------------------------------------------------------------------------------------------- */
+/* ---- text ---------------------------------------------------------------------------------------------------------------------------- */
 
-/* Runs the bytes of a token through all stop strings. True: one is complete; which and how many bytes of the text it cuts are in the end event. */
+/* Runs the bytes of a token through all stop strings. True: one is complete; which and how many bytes of the text it cuts are in the end
+ * event. */
 static bool stop_string(ds_engine *e, ds_eng_sample *s, int32_t token)
 {
     const ds_eng_request *r = s->req;
@@ -148,7 +149,7 @@ static void take_tokens(ds_engine *e, ds_eng_sample *s, const ds_dev_out *out, u
     }
 }
 
-/* ---- the cache ----------------------------------------------------------------------------------------------------------------------------------- */
+/* ---- the cache ----------------------------------------------------------------------------------------------------------------------- */
 
 static void block_key(ds_eng_sample *s, uint32_t i)
 {
@@ -179,12 +180,16 @@ static void name_state(ds_engine *e, ds_eng_sample *s, uint32_t state, const ds_
 
     if (!out->skipped && out->saved && border > 0 && border * DS_BLOCK_TOKENS <= s->pos && border <= s->n_keys) {
         bool complete = e->o.mode == DS_ENGINE_EXACT || decode;
-        ds_states_name(&e->states, state, &s->keys[border - 1], !complete ? NONE : e->o.mode == DS_ENGINE_EXACT ? 0 : s->dev.dec_start, now_us);
+        ds_states_name(&e->states, state, &s->keys[border - 1],
+                       !complete                      ? NONE
+                       : e->o.mode == DS_ENGINE_EXACT ? 0
+                                                      : s->dev.dec_start,
+                       now_us);
     }
     ds_states_unpin(&e->states, state);
 }
 
-/* ---- a step -------------------------------------------------------------------------------------------------------------------------------------- */
+/* ---- a step -------------------------------------------------------------------------------------------------------------------------- */
 
 static void finish_rows(ds_engine *e, ds_eng_step *st, uint32_t i, uint64_t now_us)
 {

@@ -9,8 +9,14 @@
 
 static ds_sample_opts sample_opts(const ds_engine_sampling *s, uint32_t sample)
 {
-    return (ds_sample_opts){ .temperature = s->temperature, .top_p = s->top_p, .min_p = s->min_p, .top_k = s->top_k, .repetition_penalty = s->repetition_penalty,
-                             .presence_penalty = s->presence_penalty, .frequency_penalty = s->frequency_penalty, .seed = s->seed + sample * (s->seed_step ? s->seed_step : 1) };
+    return (ds_sample_opts){ .temperature = s->temperature,
+                             .top_p = s->top_p,
+                             .min_p = s->min_p,
+                             .top_k = s->top_k,
+                             .repetition_penalty = s->repetition_penalty,
+                             .presence_penalty = s->presence_penalty,
+                             .frequency_penalty = s->frequency_penalty,
+                             .seed = s->seed + sample * (s->seed_step ? s->seed_step : 1) };
 }
 
 static ds_rc check_images(const ds_engine_request *q, ds_err *err)
@@ -20,8 +26,9 @@ static ds_rc check_images(const ds_engine_request *q, ds_err *err)
     for (size_t i = 0; i < q->n_images; i++) {
         const ds_engine_image *m = &q->images[i];
         if (m->n == 0 || m->pos < end || m->n > q->n_prompt || m->pos > q->n_prompt - m->n || !m->embedding)
-            return ds_fail(err, DS_E_ARG, "image %zu: positions %u .. %llu of a prompt of %u tokens: out of range, overlapping or without embedding", i, m->pos,
-                           (unsigned long long)m->pos + m->n, q->n_prompt);
+            return ds_fail(err, DS_E_ARG,
+                           "image %zu: positions %u .. %llu of a prompt of %u tokens: out of range, overlapping or without embedding", i,
+                           m->pos, (unsigned long long)m->pos + m->n, q->n_prompt);
         end = m->pos + m->n;
     }
     return DS_OK;
@@ -49,7 +56,8 @@ static ds_rc check(const ds_engine *e, const ds_engine_request *q, ds_err *err)
     if (q->n_prompt == 0 || !q->prompt)
         return ds_fail(err, DS_E_ARG, "the prompt is empty");
     if (q->n_prompt >= e->o.max_context)
-        return ds_fail(err, DS_E_ARG, "the prompt has %u tokens and the context ends at %u: no room for an answer", q->n_prompt, e->o.max_context);
+        return ds_fail(err, DS_E_ARG, "the prompt has %u tokens and the context ends at %u: no room for an answer", q->n_prompt,
+                       e->o.max_context);
     if (q->max_tokens == 0)
         return ds_fail(err, DS_E_ARG, "max_tokens: 0 is not at least 1");
     if (n > e->o.max_samples)
@@ -72,10 +80,12 @@ static ds_rc check(const ds_engine *e, const ds_engine_request *q, ds_err *err)
         return rc;
     for (size_t i = 0; i < q->n_bias; i++)
         if (q->bias[i].id >= vocab || !isfinite(q->bias[i].bias))
-            return ds_fail(err, DS_E_ARG, "logit_bias: %g for id %u: outside the vocabulary of %u, or not finite", (double)q->bias[i].bias, q->bias[i].id, vocab);
+            return ds_fail(err, DS_E_ARG, "logit_bias: %g for id %u: outside the vocabulary of %u, or not finite", (double)q->bias[i].bias,
+                           q->bias[i].id, vocab);
     for (uint32_t i = 0; i < q->n_prompt; i++)
         if ((q->prompt[i] < 0 || (uint32_t)q->prompt[i] >= vocab) && !in_image(q, i))
-            return ds_fail(err, DS_E_ARG, "prompt: token id %d at position %u is outside the vocabulary (0 .. %u)", q->prompt[i], i, vocab - 1);
+            return ds_fail(err, DS_E_ARG, "prompt: token id %d at position %u is outside the vocabulary (0 .. %u)", q->prompt[i], i,
+                           vocab - 1);
     return DS_OK;
 }
 
@@ -137,7 +147,8 @@ static void see_prompt(ds_sampler *sampler, const ds_eng_request *r)
             ds_sampler_see_prompt(sampler, &r->prompt[i], 1);
 }
 
-static ds_rc make_sample(ds_eng_sample *s, const ds_engine *e, ds_eng_request *r, const ds_engine_request *q, const ds_token_bias *bias, uint32_t index, ds_err *err)
+static ds_rc make_sample(ds_eng_sample *s, const ds_engine *e, ds_eng_request *r, const ds_engine_request *q, const ds_token_bias *bias,
+                         uint32_t index, ds_err *err)
 {
     ds_sample_opts so = sample_opts(&q->sampling, index);
     uint32_t room = e->o.max_context - r->n_prompt, longest = q->max_tokens < room ? q->max_tokens : room, window = e->dev->window;
@@ -150,9 +161,16 @@ static ds_rc make_sample(ds_eng_sample *s, const ds_engine *e, ds_eng_request *r
     s->seat = s->tail = s->parked = s->fork_state = NONE;
     s->level = q->priority;
     s->cap_blocks = ds_eng_blocks_for(r->n_prompt + longest);
-    s->dev = (ds_dev_sample){ .grammar = q->grammar ? &r->grammar : NULL, .sample = index, .stop_ids = r->stop_ids, .n_stop_ids = (uint32_t)q->n_stop_ids,
-                              .n_prompt = r->n_prompt, .limit = r->n_prompt + longest, .n_top = q->logprobs ? q->n_top : 0, .logprobs = q->logprobs,
-                              .seed = so.seed, .user = q->user };
+    s->dev = (ds_dev_sample){ .grammar = q->grammar ? &r->grammar : NULL,
+                              .sample = index,
+                              .stop_ids = r->stop_ids,
+                              .n_stop_ids = (uint32_t)q->n_stop_ids,
+                              .n_prompt = r->n_prompt,
+                              .limit = r->n_prompt + longest,
+                              .n_top = q->logprobs ? q->n_top : 0,
+                              .logprobs = q->logprobs,
+                              .seed = so.seed,
+                              .user = q->user };
     if (e->o.mode == DS_ENGINE_CED)
         s->dev.dec_start = r->n_prompt > window ? r->n_prompt - window : 0;
     s->blocks = calloc(s->cap_blocks, sizeof *s->blocks);
@@ -184,7 +202,8 @@ static void prompt_keys(const ds_engine *e, ds_eng_request *r, const ds_engine_r
     ds_chain_ns(&r->ns, &e->o, e->layout, q->cache_domain, q->cache_salt);
     before = r->ns;
     for (uint32_t i = 0; i < n; i++) {
-        ds_chain_next(&r->samples[0].keys[i], &before, r->prompt + (size_t)i * DS_BLOCK_TOKENS, i * DS_BLOCK_TOKENS, r->images, r->n_images);
+        ds_chain_next(&r->samples[0].keys[i], &before, r->prompt + (size_t)i * DS_BLOCK_TOKENS, i * DS_BLOCK_TOKENS, r->images,
+                      r->n_images);
         before = r->samples[0].keys[i];
     }
     for (uint32_t k = 0; k < r->n_samples; k++) {

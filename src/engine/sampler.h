@@ -1,8 +1,8 @@
 /* Sampler: logits of one position -> one token.
  *
- * Order of operations: penalties and bias on the raw logits, allowed-token mask, temperature, top-k, top-p (the smallest set of the renormalised
- * remainder that reaches p), min-p, draw. Temperature 0 is greedy. Ties go to the lower id everywhere. The draw for output token i
- * is a pure function of (seed, i): a request's text doesn't depend on what else runs.
+ * Order of operations: penalties and bias on the raw logits, allowed-token mask, temperature, top-k, top-p (the smallest set of the
+ * renormalised remainder that reaches p), min-p, draw. Temperature 0 is greedy. Ties go to the lower id everywhere. The draw for output
+ * token i is a pure function of (seed, i): a request's text doesn't depend on what else runs.
  *
  * Threads: a ds_sampler belongs to one sequence, a ds_sampler_scratch to one thread; different ones may run at once.
  * Memory: all taken in create(); sampling allocates nothing. */
@@ -70,7 +70,8 @@ typedef struct {
     int32_t id; /* -1: the vocabulary is smaller than the list */
     float logprob;
 } ds_logprob;
-/* log softmax of the raw logits: *chosen for `token`, top[0..n_top) the n_top most likely in falling order (ties: lower id). n_top <= 64. O(vocab). */
+/* log softmax of the raw logits: *chosen for `token`, top[0..n_top) the n_top most likely in falling order (ties: lower id). n_top <= 64.
+ * O(vocab). */
 void ds_logprobs(const float *logits, uint32_t vocab, int32_t token, float *chosen, ds_logprob *top, uint32_t n_top);
 
 #endif

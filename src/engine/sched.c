@@ -49,8 +49,14 @@ static ds_dev_rows *new_row(ds_engine *e, ds_eng_step *st, ds_eng_sample *s, uin
     assert(i < st->dev.cap_rows);
     st->who[i] = s;
     st->save[i] = save;
-    *r = (ds_dev_rows){ .sample = &s->dev, .slot = s->seat, .blocks = s->blocks, .n_blocks = s->n_blocks, .save_to = save == NONE ? NONE : ds_states_slot(&e->states, save),
-                        .tail = NONE, .n_before = NONE, .begin = -1 };
+    *r = (ds_dev_rows){ .sample = &s->dev,
+                        .slot = s->seat,
+                        .blocks = s->blocks,
+                        .n_blocks = s->n_blocks,
+                        .save_to = save == NONE ? NONE : ds_states_slot(&e->states, save),
+                        .tail = NONE,
+                        .n_before = NONE,
+                        .begin = -1 };
     s->busy_until = st->dev.no;
     return r;
 }
@@ -61,7 +67,7 @@ static uint32_t want_save(ds_engine *e, const ds_eng_sample *s)
     return s->req->no_cache ? NONE : ds_states_take(&e->states);
 }
 
-/* ---- decode -------------------------------------------------------------------------------------------------------------------------------------- */
+/* ---- decode -------------------------------------------------------------------------------------------------------------------------- */
 
 static void decode_rows(ds_engine *e, ds_eng_step *st)
 {
@@ -105,9 +111,10 @@ static void decode_rows(ds_engine *e, ds_eng_step *st)
     }
 }
 
-/* ---- prompts ------------------------------------------------------------------------------------------------------------------------------------- */
+/* ---- prompts ------------------------------------------------------------------------------------------------------------------------- */
 
-/* Where a chunk that starts at s->pos_max must end at the latest: at the goal, where the decoder's part changes, and at borders whose state is wanted. */
+/* Where a chunk that starts at s->pos_max must end at the latest: at the goal, where the decoder's part changes, and at borders whose
+ * state is wanted. */
 static uint32_t chunk_end(const ds_engine *e, const ds_eng_sample *s)
 {
     uint32_t end = s->goal, pos = s->pos_max, n = s->req->n_prompt;
@@ -232,10 +239,10 @@ static void all_prompt_rows(ds_engine *e, ds_eng_step *st)
     e->n_prefilling = kept;
 }
 
-/* ---- a step -------------------------------------------------------------------------------------------------------------------------------------- */
+/* ---- a step -------------------------------------------------------------------------------------------------------------------------- */
 
-/* The prompt of a request with several samples is done: the others get its blocks and its state. Operations come before rows, so this sees the state as the
- * prompt left it, and sample 0 goes on in the same step. */
+/* The prompt of a request with several samples is done: the others get its blocks and its state. Operations come before rows, so this
+ * sees the state as the prompt left it, and sample 0 goes on in the same step. */
 static void fork_samples(ds_engine *e, ds_eng_step *st, ds_eng_sample *s)
 {
     ds_eng_request *r = s->req;

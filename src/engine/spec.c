@@ -1,11 +1,18 @@
 #include "engine/spec.h"
 
-enum { FIRST = 4, PROBE = 64, PROBE_MOST = 4096, FULL_PROBES = 4 /* of this many probes one goes to the maximum, the others to a neighbour or off */ };
+enum {
+    FIRST = 4,
+    PROBE = 64,
+    PROBE_MOST = 4096,
+    FULL_PROBES = 4 /* of this many probes one goes to the maximum, the others to a neighbour or off */
+};
 static const double forget = 0.995;
 
 void ds_spec_init(ds_spec *s, uint32_t model_drafts, int option)
 {
-    *s = (ds_spec){ .max = model_drafts < DS_ENGINE_MAX_DRAFTS ? model_drafts : DS_ENGINE_MAX_DRAFTS, .fixed = option >= 0, .probe_every = PROBE };
+    *s = (ds_spec){ .max = model_drafts < DS_ENGINE_MAX_DRAFTS ? model_drafts : DS_ENGINE_MAX_DRAFTS,
+                    .fixed = option >= 0,
+                    .probe_every = PROBE };
     if (option >= 0 && (uint32_t)option < s->max)
         s->max = (uint32_t)option;
 }

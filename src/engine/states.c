@@ -12,7 +12,8 @@ ds_rc ds_states_init(ds_states *s, uint32_t n_seats, uint32_t n_saved, uint64_t 
     s->touched_us = calloc(n_saved, sizeof *s->touched_us);
     s->next = calloc((size_t)n_saved + 1, sizeof *s->next);
     s->prev = calloc((size_t)n_saved + 1, sizeof *s->prev);
-    if (!s->seat || !s->pins || !s->dec_start || !s->touched_us || !s->next || !s->prev || ds_keytab_init(&s->keys, n_saved, err) != DS_OK) {
+    if (!s->seat || !s->pins || !s->dec_start || !s->touched_us || !s->next || !s->prev ||
+        ds_keytab_init(&s->keys, n_saved, err) != DS_OK) {
         ds_states_fini(s);
         return ds_fail(err, DS_E_NOMEM, "engine: out of memory for %u state slots", n_seats + n_saved);
     }

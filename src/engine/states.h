@@ -1,7 +1,8 @@
 /* State slots: seats of running sequences, and the recent-state pool.
  *
- * Slots 0 .. n_seats-1 belong to running sequences. Slots n_seats .. n_seats+n_saved-1 hold saved states: the window state of a prefix, found by the prefix's key (for
- * hits and for going on after preemption), or of one parked sequence, which holds it by a pin. A saved state is
+ * Slots 0 .. n_seats-1 belong to running sequences. Slots n_seats .. n_seats+n_saved-1 hold saved states: the window state of a prefix,
+ * found by the prefix's key (for hits and for going on after preemption), or of one parked sequence, which holds it by a pin. A saved
+ * state is
  *   free     nothing in it
  *   filling  a step that writes it is planned or on the device; pinned by who planned it
  *   valid    found by key; the least recently used goes first; not found any more after its time to live
@@ -14,11 +15,11 @@
 
 typedef struct {
     uint32_t n_seats, n_saved;
-    uint32_t *seat;        /* stack of free seats */
+    uint32_t *seat; /* stack of free seats */
     uint32_t n_free_seats;
 
-    uint32_t *pins;        /* by saved state, 0 .. n_saved-1 */
-    uint32_t *dec_start;   /* what its decoder windows start at; UINT32_MAX: it has encoder state only */
+    uint32_t *pins;      /* by saved state, 0 .. n_saved-1 */
+    uint32_t *dec_start; /* what its decoder windows start at; UINT32_MAX: it has encoder state only */
     uint64_t *touched_us;
     uint32_t *next, *prev; /* unpinned ones, least recently used first; n_saved is the head */
     ds_keytab keys;
@@ -34,7 +35,7 @@ void ds_states_give_seat(ds_states *s, uint32_t slot);
 
 /* A saved state to fill, pinned once; UINT32_MAX: all are pinned. What it held is forgotten. */
 uint32_t ds_states_take(ds_states *s);
-/* It is filled: findable by key. An older state under that key is forgotten if nobody pins it, else this one stays nameless. The pin stays. */
+/* It is filled: findable by key. An older one under that key is forgotten if nobody pins it, else this one stays nameless. The pin stays. */
 void ds_states_name(ds_states *s, uint32_t i, const ds_key *k, uint32_t dec_start, uint64_t now_us);
 void ds_states_pin(ds_states *s, uint32_t i);
 void ds_states_unpin(ds_states *s, uint32_t i);

@@ -1,4 +1,5 @@
-/* The engine's outside: refusals, failing allocations, ends of every kind in every state, events, limits, statistics, long prompts. On the null backend. */
+/* The engine's outside: refusals, failing allocations, ends of every kind in every state, events, limits, statistics, long prompts. On
+ * the null backend. */
 #include <time.h>
 
 #include "base/clock.h"
@@ -43,7 +44,7 @@ static ds_engine_request simple(uint32_t n_prompt, uint32_t max_tokens)
     return (ds_engine_request){ .prompt = ids, .n_prompt = n_prompt, .max_tokens = max_tokens, .sampling = DS_ENGINE_SAMPLING_DEFAULT };
 }
 
-/* ---- refusals ------------------------------------------------------------------------------------------------------------------------------------ */
+/* ---- refusals ------------------------------------------------------------------------------------------------------------------------ */
 
 static void bad_requests_are_refused(void **state)
 {
@@ -57,12 +58,12 @@ static void bad_requests_are_refused(void **state)
     ds_err err;
 
     (void)state;
-#define REFUSED(part, ...)                                           \
-    do {                                                             \
-        q = simple(10, 10);                                          \
-        __VA_ARGS__;                                                 \
+#define REFUSED(part, ...)                                               \
+    do {                                                                 \
+        q = simple(10, 10);                                              \
+        __VA_ARGS__;                                                     \
         assert_refused(ds_engine_add(e, &q, &id, &err), DS_E_ARG, part); \
-        assert_int_equal(id, 0);                                     \
+        assert_int_equal(id, 0);                                         \
     } while (0)
     REFUSED("prompt is empty", q.n_prompt = 0);
     REFUSED("no room for an answer", q.n_prompt = 1000);
@@ -94,10 +95,10 @@ static void bad_options_are_refused(void **state)
     ds_err err;
 
     (void)state;
-#define BAD(part, ...)                                                                                                         \
-    do {                                                                                                                       \
-        assert_refused(ds_engine_create_stub(&e, &s, &(ds_engine_opts){ __VA_ARGS__ }, &err), DS_E_ARG, part);                \
-        assert_null(e);                                                                                                        \
+#define BAD(part, ...)                                                                                         \
+    do {                                                                                                       \
+        assert_refused(ds_engine_create_stub(&e, &s, &(ds_engine_opts){ __VA_ARGS__ }, &err), DS_E_ARG, part); \
+        assert_null(e);                                                                                        \
     } while (0)
     BAD("max_running = 5000", .max_running = 5000);
     BAD("less than the context", .max_context = 1000, .kv_blocks = 3);
@@ -133,12 +134,16 @@ static void busy_and_draining(void **state)
     ds_engine_destroy(e);
 }
 
-/* ---- memory -------------------------------------------------------------------------------------------------------------------------------------- */
+/* ---- memory -------------------------------------------------------------------------------------------------------------------------- */
 
 static ds_rc create_one(void *ctx, ds_err *err)
 {
     ds_engine *e;
-    ds_rc rc = ds_engine_create_stub(&e, &(ds_engine_stub){ .vocab = VOCAB, .drafts = 2 }, &(ds_engine_opts){ .max_context = 1000, .max_requests = 8, .model_revision = "r", .tokenizer_id = "t", .drafts = DS_ENGINE_DRAFTS_AUTO }, err);
+    ds_rc rc = ds_engine_create_stub(
+        &e, &(ds_engine_stub){ .vocab = VOCAB, .drafts = 2 },
+        &(ds_engine_opts){
+            .max_context = 1000, .max_requests = 8, .model_revision = "r", .tokenizer_id = "t", .drafts = DS_ENGINE_DRAFTS_AUTO },
+        err);
 
     (void)ctx;
     if (rc == DS_OK)
@@ -188,7 +193,8 @@ static void allocations_fail(void **state)
 /* 200,000 steps take nothing from the heap: with every allocation failing the loop doesn't notice. */
 static void the_loop_takes_nothing(void **state)
 {
-    ds_engine *e = make(&(ds_engine_opts){ .max_context = 300000, .max_running = 4, .drafts = 2 }, (ds_engine_stub){ .drafts = 3, .seed = 3 });
+    ds_engine *e =
+        make(&(ds_engine_opts){ .max_context = 300000, .max_running = 4, .drafts = 2 }, (ds_engine_stub){ .drafts = 3, .seed = 3 });
     ds_engine_request q = simple(500, 250000);
     ds_event ev[64];
     uint64_t id, tokens = 0;
@@ -209,7 +215,7 @@ static void the_loop_takes_nothing(void **state)
     ds_engine_destroy(e);
 }
 
-/* ---- ends ---------------------------------------------------------------------------------------------------------------------------------------- */
+/* ---- ends ---------------------------------------------------------------------------------------------------------------------------- */
 
 /* Runs until the request's last event; what its ends were. */
 static void finish(ds_engine *e, uint64_t id, ds_event *end, uint32_t *tokens)
@@ -239,7 +245,11 @@ static void cancelled_in_every_state(void **state)
     (void)state;
     for (int turns = 0; turns < 24; turns++)
         for (int variant = 0; variant < 4; variant++) {
-            ds_engine *e = make(&(ds_engine_opts){ .mode = variant % 2 ? DS_ENGINE_EXACT : DS_ENGINE_CED, .max_context = 3000, .max_running = 2, .step_tokens = 300, .drafts = 3 },
+            ds_engine *e = make(&(ds_engine_opts){ .mode = variant % 2 ? DS_ENGINE_EXACT : DS_ENGINE_CED,
+                                                   .max_context = 3000,
+                                                   .max_running = 2,
+                                                   .step_tokens = 300,
+                                                   .drafts = 3 },
                                 (ds_engine_stub){ .drafts = 3, .verify = true });
             ds_engine_request q = simple(2000, 50), other = simple(150, 400);
             uint64_t id[3];
@@ -276,7 +286,8 @@ static void destroyed_in_every_state(void **state)
 {
     (void)state;
     for (int turns = 0; turns < 20; turns++) {
-        ds_engine *e = make(&(ds_engine_opts){ .max_context = 3000, .max_running = 2, .step_tokens = 300 }, (ds_engine_stub){ .verify = true });
+        ds_engine *e =
+            make(&(ds_engine_opts){ .max_context = 3000, .max_running = 2, .step_tokens = 300 }, (ds_engine_stub){ .verify = true });
         ds_engine_request q = simple(1000, 50);
         uint64_t id;
         ds_err err;
@@ -332,14 +343,15 @@ static void stop_strings(void **state)
         { { 0, 1, 3, 3, 3, 3 }, { "bc" }, 1, 2, 0, 2, { 1, 0 } },
         { { 0, 0, 1, 3, 3, 3 }, { "abab", "bc" }, 2, 2, 0, 4, { 2, 0 } },
         { { 3, 0, 0, 1, 3, 3 }, { "ababc" }, 1, 4, 0, 5, { 0, 2, 4, 0 } },
-        { { 2, 2, 3, 3, 3, 3 }, { "b" }, 1, 1, 0, 2, { 0 } },             /* inside a token: "c" behind it is cut too */
+        { { 2, 2, 3, 3, 3, 3 }, { "b" }, 1, 1, 0, 2, { 0 } },                 /* inside a token: "c" behind it is cut too */
         { { 3, 2, 3, 3, 3, 3 }, { "c", "abc", "bc" }, 3, 2, 1, 3, { 0, 0 } }, /* complete at the same byte: the longest */
         { { 0, 0, 0, 2, 3, 3 }, { "aba!", "babc" }, 2, 4, 1, 4, { 2, 3, 3, 0 } },
     };
 
     (void)state;
     for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
-        ds_engine *e = make(&(ds_engine_opts){ .max_context = 1000, .token_bytes = token_bytes, .drafts = 2 }, (ds_engine_stub){ .token = scripted, .drafts = 2, .seed = c });
+        ds_engine *e = make(&(ds_engine_opts){ .max_context = 1000, .token_bytes = token_bytes, .drafts = 2 },
+                            (ds_engine_stub){ .token = scripted, .drafts = 2, .seed = c });
         ds_engine_request q = simple(3, 6);
         uint64_t id;
         ds_event ev[16];
@@ -394,7 +406,7 @@ static void stop_ids_and_lengths(void **state)
     ds_engine_destroy(e);
 }
 
-/* ---- prompts ------------------------------------------------------------------------------------------------------------------------------------- */
+/* ---- prompts ------------------------------------------------------------------------------------------------------------------------- */
 
 static void prompts_of_any_length(void **state)
 {
@@ -402,7 +414,8 @@ static void prompts_of_any_length(void **state)
 
     (void)state;
     for (int mode = 0; mode < 2; mode++) {
-        ds_engine *e = make(&(ds_engine_opts){ .mode = (ds_engine_mode)mode, .max_context = 110000, .drafts = 2 }, (ds_engine_stub){ .drafts = 3, .verify = true });
+        ds_engine *e = make(&(ds_engine_opts){ .mode = (ds_engine_mode)mode, .max_context = 110000, .drafts = 2 },
+                            (ds_engine_stub){ .drafts = 3, .verify = true });
         for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++)
             for (uint32_t turn = 0; turn < 2; turn++) { /* the second one hits */
                 ds_engine_request q = simple(lengths[i], 300);
@@ -494,7 +507,7 @@ static void pictures_are_part_of_the_key(void **state)
     ds_engine_destroy(e);
 }
 
-/* ---- scheduling ---------------------------------------------------------------------------------------------------------------------------------- */
+/* ---- scheduling ---------------------------------------------------------------------------------------------------------------------- */
 
 static void better_priorities_first(void **state)
 {
@@ -556,7 +569,8 @@ static void waiting_is_worth_a_priority(void **state)
 /* The fitted cost finds its coefficients, and chunks keep to the budget that decoding leaves. */
 static void chunks_keep_to_the_budget(void **state)
 {
-    ds_engine *e = make(&(ds_engine_opts){ .max_context = 100000, .max_running = 4, .step_tokens = 4096, .target_tbt_us = 3000 }, (ds_engine_stub){ .step_ns = 500000, .row_ns = 2000 });
+    ds_engine *e = make(&(ds_engine_opts){ .max_context = 100000, .max_running = 4, .step_tokens = 4096, .target_tbt_us = 3000 },
+                        (ds_engine_stub){ .step_ns = 500000, .row_ns = 2000 });
     ds_engine_request chat = simple(50, 400), longer = simple(40000, 5);
     ds_engine_stats st;
     uint64_t id, above = 0;
@@ -584,7 +598,8 @@ static void chunks_keep_to_the_budget(void **state)
 /* All saved states are held by samples that wait behind many requests, each of which wants one. */
 static void nobody_waits_for_those_behind(void **state)
 {
-    ds_engine *e = make(&(ds_engine_opts){ .max_context = 1000, .max_running = 1, .saved_states = 2, .ageing_ms = 1000000 }, (ds_engine_stub){ .verify = true });
+    ds_engine *e = make(&(ds_engine_opts){ .max_context = 1000, .max_running = 1, .saved_states = 2, .ageing_ms = 1000000 },
+                        (ds_engine_stub){ .verify = true });
     ds_engine_request low = simple(300, 40), high = simple(300, 3);
     uint32_t ends = 0;
     ds_event ev[64];
@@ -687,7 +702,8 @@ static void masks(void **state)
     ds_engine_destroy(e);
 }
 
-/* Once the end is out, nobody calls the caller's functions for that sample any more, though a step with its rows was in flight when it was cancelled. */
+/* Once the end is out, nobody calls the caller's functions for that sample any more, though a step with its rows was in flight when it
+ * was cancelled. */
 static void nothing_is_called_after_the_end(void **state)
 {
     (void)state;

@@ -1,5 +1,6 @@
-/* Random arrivals, lengths, shared prefixes, accepted counts, cancels, deadlines, priorities and tiny pools on the null backend, which checks every read of KV and window state
- * by value. After every turn of the loop: all invariants of ds_engine_check. Every request ends exactly once, with the tokens that it has alone.
+/* Random arrivals, lengths, shared prefixes, accepted counts, cancels, deadlines, priorities and tiny pools on the null backend, which
+ * checks every read of KV and window state by value. After every turn of the loop: all invariants of ds_engine_check. Every request ends
+ * exactly once, with the tokens that it has alone.
  *
  *   test_engine_fuzz [steps [seed]]     every round has a seed of its own, printed when it fails */
 #include <time.h>
@@ -30,13 +31,13 @@ typedef struct {
     uint32_t n, n_prompt, max_tokens, limit, prefix_ids;
     uint64_t seed;
     uint32_t n_stop_ids, n_stop;
-    uint64_t h0;           /* of the prompt */
+    uint64_t h0; /* of the prompt */
     struct {
         uint64_t h;
         uint32_t n_tokens;
         bool started, ended;
-        char text[2];      /* the last two bytes, for the stop string "AB" */
-        int32_t next;      /* that comes unless the text ends */
+        char text[2]; /* the last two bytes, for the stop string "AB" */
+        int32_t next; /* that comes unless the text ends */
     } s[MAX_N];
 } shadow;
 
@@ -71,10 +72,22 @@ static ds_engine *new_engine(void)
     static const uint32_t contexts[] = { 140, 260, 300, 513, 900, 1600 };
     uint32_t context = contexts[rnd(6)], least = ds_eng_blocks_for(context);
     ds_engine_stub stub = { .vocab = VOCAB, .drafts = rnd(7), .seed = round_seed, .verify = true };
-    ds_engine_opts o = { .mode = chance(50) ? DS_ENGINE_CED : DS_ENGINE_EXACT, .no_replay = chance(30), .no_prefix_cache = chance(10), .max_context = context, .max_running = 1 + rnd(6),
-                         .max_requests = 4 + rnd(MAX_LIVE - 4), .max_samples = MAX_N, .kv_blocks = least + rnd(2 * least + 2), .saved_states = 2 + rnd(8), .prefills = 1 + rnd(3),
-                         .step_tokens = chance(30) ? 1 + rnd(30) : 64 + rnd(600), .verify_rows = 1 + rnd(20), .target_tbt_us = chance(50) ? 1 + rnd(300) : 0, .ageing_ms = 1 + rnd(20),
-                         .state_ttl_ms = chance(20) ? 1 : 0, .token_bytes = token_bytes };
+    ds_engine_opts o = { .mode = chance(50) ? DS_ENGINE_CED : DS_ENGINE_EXACT,
+                         .no_replay = chance(30),
+                         .no_prefix_cache = chance(10),
+                         .max_context = context,
+                         .max_running = 1 + rnd(6),
+                         .max_requests = 4 + rnd(MAX_LIVE - 4),
+                         .max_samples = MAX_N,
+                         .kv_blocks = least + rnd(2 * least + 2),
+                         .saved_states = 2 + rnd(8),
+                         .prefills = 1 + rnd(3),
+                         .step_tokens = chance(30) ? 1 + rnd(30) : 64 + rnd(600),
+                         .verify_rows = 1 + rnd(20),
+                         .target_tbt_us = chance(50) ? 1 + rnd(300) : 0,
+                         .ageing_ms = 1 + rnd(20),
+                         .state_ttl_ms = chance(20) ? 1 : 0,
+                         .token_bytes = token_bytes };
     ds_engine *e;
     ds_err err;
 
@@ -207,7 +220,8 @@ static void poll_some(ds_engine *e, size_t cap)
             stop("an event of an unknown request");
         switch (ev[i].kind) {
         case DS_EV_START:
-            if (k->s[ev[i].sample].started || ev[i].start.cached % 128 || (ev[i].start.cached && ev[i].start.cached + 134 > k->n_prompt) || ev[i].start.n_prompt != k->n_prompt)
+            if (k->s[ev[i].sample].started || ev[i].start.cached % 128 || (ev[i].start.cached && ev[i].start.cached + 134 > k->n_prompt) ||
+                ev[i].start.n_prompt != k->n_prompt)
                 stop("start with %u cached of %u", ev[i].start.cached, k->n_prompt);
             k->s[ev[i].sample].started = true;
             break;
@@ -299,7 +313,8 @@ static uint64_t one_round(uint64_t seed)
     for (uint32_t i = 0; i < MAX_LIVE; i++)
         if (known[i].live)
             stop("a request never ended");
-    if (e->blocks.n_idle != e->blocks.n || e->states.n_pinned || e->states.n_free_seats != e->states.n_seats || e->n_free_index != e->o.max_requests)
+    if (e->blocks.n_idle != e->blocks.n || e->states.n_pinned || e->states.n_free_seats != e->states.n_seats ||
+        e->n_free_index != e->o.max_requests)
         stop("something is left: %u blocks idle of %u, %u states pinned", e->blocks.n_idle, e->blocks.n, e->states.n_pinned);
     steps = e->done;
     add_up(e);
@@ -309,20 +324,24 @@ static uint64_t one_round(uint64_t seed)
 
 int main(int argc, char **argv)
 {
-    uint64_t want = argc > 1 ? strtoull(argv[1], NULL, 10) : 200000, seed = argc > 2 ? strtoull(argv[2], NULL, 10) : 1, steps = 0, begin = ds_now_us(), rounds = 0;
+    uint64_t want = argc > 1 ? strtoull(argv[1], NULL, 10) : 200000, seed = argc > 2 ? strtoull(argv[2], NULL, 10) : 1, steps = 0,
+             begin = ds_now_us(), rounds = 0;
 
     printf("seeds from %llu\n", (unsigned long long)seed);
     for (; steps < want; seed++, rounds++)
         steps += one_round(seed);
-    printf("%llu steps in %llu engines, %llu samples, %.1f s\n", (unsigned long long)steps, (unsigned long long)rounds, (unsigned long long)n_ended,
-           (double)(ds_now_us() - begin) / 1e6);
-    printf("parked %llu, recomputed %llu, tokens hit with state %llu, by replay %llu, states saved %llu, evicted %llu, blocks evicted %llu, busy %llu, tokens %llu, dropped %llu\n",
+    printf("%llu steps in %llu engines, %llu samples, %.1f s\n", (unsigned long long)steps, (unsigned long long)rounds,
+           (unsigned long long)n_ended, (double)(ds_now_us() - begin) / 1e6);
+    printf("parked %llu, recomputed %llu, tokens hit with state %llu, by replay %llu, states saved %llu, evicted %llu, blocks evicted "
+           "%llu, busy %llu, tokens %llu, dropped %llu\n",
            (unsigned long long)sum.preempted_parked, (unsigned long long)sum.preempted_recomputed, (unsigned long long)sum.hit_state_tokens,
-           (unsigned long long)sum.hit_replay_tokens, (unsigned long long)sum.states_saved, (unsigned long long)sum.states_evicted, (unsigned long long)sum.blocks_evicted,
-           (unsigned long long)sum.refused_busy, (unsigned long long)sum.output_tokens, (unsigned long long)sum.dropped_tokens);
-    if (steps >= 100000 && !(sum.preempted_parked && sum.preempted_recomputed && sum.hit_state_tokens && sum.hit_replay_tokens && sum.states_evicted && sum.blocks_evicted &&
-                             sum.refused_busy && sum.ended[DS_ENDED_STOP_ID] && sum.ended[DS_ENDED_STOP_STRING] && sum.ended[DS_ENDED_LENGTH] && sum.ended[DS_ENDED_CANCELED] &&
-                             sum.ended[DS_ENDED_DEADLINE])) {
+           (unsigned long long)sum.hit_replay_tokens, (unsigned long long)sum.states_saved, (unsigned long long)sum.states_evicted,
+           (unsigned long long)sum.blocks_evicted, (unsigned long long)sum.refused_busy, (unsigned long long)sum.output_tokens,
+           (unsigned long long)sum.dropped_tokens);
+    if (steps >= 100000 &&
+        !(sum.preempted_parked && sum.preempted_recomputed && sum.hit_state_tokens && sum.hit_replay_tokens && sum.states_evicted &&
+          sum.blocks_evicted && sum.refused_busy && sum.ended[DS_ENDED_STOP_ID] && sum.ended[DS_ENDED_STOP_STRING] &&
+          sum.ended[DS_ENDED_LENGTH] && sum.ended[DS_ENDED_CANCELED] && sum.ended[DS_ENDED_DEADLINE])) {
         printf("something never happened\n");
         return 1;
     }

@@ -1,5 +1,6 @@
-/* On a golden model: a request has the same bits (tokens and log-probabilities) whatever it shares the engine with: other requests, any chunks, drafts on or off and kept to
- * any depth, preemption, threads, and hits that continue from saved state. What it has alone comes from engine/single.c, which has none of this machinery. */
+/* On a golden model: a request has the same bits (tokens and log-probabilities) whatever it shares the engine with: other requests, any
+ * chunks, drafts on or off and kept to any depth, preemption, threads, and hits that continue from saved state. What it has alone comes
+ * from engine/single.c, which has none of this machinery. */
 #include "../model/golden.h"
 
 #include "engine/engine_internal.h"
@@ -42,11 +43,17 @@ static void make_requests(request *r, uint32_t seed)
     static const struct {
         uint32_t n_prompt, max_tokens;
         double temperature, penalty;
-    } shape[N_REQ] = { { 1, 40, 0.0, 1.0 }, { 23, 60, 1.0, 1.0 }, { 127, 30, 0.8, 1.0 }, { 128, 20, 0.0, 1.0 }, { 129, 30, 1.3, 1.2 }, { 260, 20, 0.0, 1.0 }, { 411, 12, 1.0, 1.0 } };
+    } shape[N_REQ] = { { 1, 40, 0.0, 1.0 },   { 23, 60, 1.0, 1.0 },  { 127, 30, 0.8, 1.0 }, { 128, 20, 0.0, 1.0 },
+                       { 129, 30, 1.3, 1.2 }, { 260, 20, 0.0, 1.0 }, { 411, 12, 1.0, 1.0 } };
 
     for (uint32_t i = 0; i < N_REQ; i++)
-        r[i] = (request){ .n_prompt = shape[i].n_prompt, .max_tokens = shape[i].max_tokens, .temperature = shape[i].temperature, .penalty = shape[i].penalty, .n = 1,
-                          .priority = i % 3, .prompt = random_prompt(shape[i].n_prompt, seed + i) };
+        r[i] = (request){ .n_prompt = shape[i].n_prompt,
+                          .max_tokens = shape[i].max_tokens,
+                          .temperature = shape[i].temperature,
+                          .penalty = shape[i].penalty,
+                          .n = 1,
+                          .priority = i % 3,
+                          .prompt = random_prompt(shape[i].n_prompt, seed + i) };
 }
 
 static void free_requests(request *r, uint32_t n)
@@ -55,7 +62,7 @@ static void free_requests(request *r, uint32_t n)
         free(r[i].prompt);
 }
 
-/* ---- alone --------------------------------------------------------------------------------------------------------------------------------------- */
+/* ---- alone --------------------------------------------------------------------------------------------------------------------------- */
 
 typedef struct {
     request *r;
@@ -83,7 +90,12 @@ static void alone(request *r, uint32_t n, bool exact)
         for (uint32_t k = 0; k < r[i].n; k++) {
             alone_ctx c = { &r[i], k };
             ds_single_result res;
-            ds_single_request q = { .prompt = r[i].prompt, .n_prompt = r[i].n_prompt, .max_tokens = r[i].max_tokens, .sampling = DS_SAMPLE_DEFAULT, .logprobs = true, .token = alone_token,
+            ds_single_request q = { .prompt = r[i].prompt,
+                                    .n_prompt = r[i].n_prompt,
+                                    .max_tokens = r[i].max_tokens,
+                                    .sampling = DS_SAMPLE_DEFAULT,
+                                    .logprobs = true,
+                                    .token = alone_token,
                                     .ctx = &c };
             q.sampling.temperature = r[i].temperature;
             q.sampling.repetition_penalty = r[i].penalty;
@@ -94,14 +106,20 @@ static void alone(request *r, uint32_t n, bool exact)
     ds_single_destroy(s);
 }
 
-/* ---- on the engine ------------------------------------------------------------------------------------------------------------------------------- */
+/* ---- on the engine ------------------------------------------------------------------------------------------------------------------- */
 
 static void add(ds_engine *e, request *r, uint32_t i)
 {
     ds_err err;
     uint64_t id;
-    ds_engine_request q = { .prompt = r->prompt, .n_prompt = r->n_prompt, .max_tokens = r->max_tokens, .n = r->n, .sampling = DS_ENGINE_SAMPLING_DEFAULT, .logprobs = true,
-                            .priority = r->priority, .user = r };
+    ds_engine_request q = { .prompt = r->prompt,
+                            .n_prompt = r->n_prompt,
+                            .max_tokens = r->max_tokens,
+                            .n = r->n,
+                            .sampling = DS_ENGINE_SAMPLING_DEFAULT,
+                            .logprobs = true,
+                            .priority = r->priority,
+                            .user = r };
 
     q.sampling.temperature = r->temperature;
     q.sampling.repetition_penalty = r->penalty;
@@ -166,8 +184,8 @@ static void compare(const request *r, uint32_t n, const char *how)
                 fail_msg("%s: request %u sample %u: %u tokens, alone %u", how, i, s, r[i].n_got[s], r[i].n_want[s]);
             for (uint32_t k = 0; k < r[i].n_want[s]; k++)
                 if (r[i].got[s][k] != r[i].want[s][k] || memcmp(&r[i].got_lp[s][k], &r[i].want_lp[s][k], sizeof(float)) != 0)
-                    fail_msg("%s: request %u sample %u: token %u is %d (%.9g), alone %d (%.9g)", how, i, s, k, r[i].got[s][k], (double)r[i].got_lp[s][k], r[i].want[s][k],
-                             (double)r[i].want_lp[s][k]);
+                    fail_msg("%s: request %u sample %u: token %u is %d (%.9g), alone %d (%.9g)", how, i, s, k, r[i].got[s][k],
+                             (double)r[i].got_lp[s][k], r[i].want[s][k], (double)r[i].want_lp[s][k]);
         }
 }
 
@@ -184,7 +202,7 @@ static void together(request *r, uint32_t n, ds_engine_opts o, ds_pool *pool, co
     ds_engine_destroy(e);
 }
 
-/* ---- tests --------------------------------------------------------------------------------------------------------------------------------------- */
+/* ---- tests --------------------------------------------------------------------------------------------------------------------------- */
 
 static void a_batch_and_any_chunks(void **state)
 {
@@ -213,7 +231,8 @@ static void any_number_of_threads(void **state)
     for (uint32_t threads = 1; threads < 4; threads++) {
         ds_pool *pool;
         assert_ok(ds_pool_create(&pool, &(ds_pool_opts){ .n_threads = threads }, &err));
-        together(r, N_REQ, (ds_engine_opts){ .drafts = ds_model_config(model)->num_nextn_predict_layers ? DS_ENGINE_DRAFTS_AUTO : 0 }, pool, "threads", NULL);
+        together(r, N_REQ, (ds_engine_opts){ .drafts = ds_model_config(model)->num_nextn_predict_layers ? DS_ENGINE_DRAFTS_AUTO : 0 }, pool,
+                 "threads", NULL);
         ds_pool_destroy(pool);
     }
     free_requests(r, N_REQ);
@@ -241,7 +260,8 @@ static void drafts_kept_to_any_depth(void **state)
         make_requests(r, 5);
         alone(r, N_REQ, mode == DS_ENGINE_EXACT);
         for (uint32_t depth = 0; depth <= drafts; depth++) {
-            ds_engine *e = make_engine((ds_engine_opts){ .mode = (ds_engine_mode)mode, .drafts = (int)drafts, .verify_rows = depth % 2 ? 64 : 11 }, NULL);
+            ds_engine *e = make_engine(
+                (ds_engine_opts){ .mode = (ds_engine_mode)mode, .drafts = (int)drafts, .verify_rows = depth % 2 ? 64 : 11 }, NULL);
             ds_engine_stats st;
             ds_backend_cpu_hook(e->dev, force_depth, &depth);
             for (uint32_t i = 0; i < N_REQ; i++)
@@ -255,7 +275,8 @@ static void drafts_kept_to_any_depth(void **state)
                 assert_int_equal(st.kept[depth], 0);
             ds_engine_destroy(e);
         }
-        together(r, N_REQ, (ds_engine_opts){ .mode = (ds_engine_mode)mode, .drafts = DS_ENGINE_DRAFTS_AUTO }, NULL, "automatic drafts", NULL);
+        together(r, N_REQ, (ds_engine_opts){ .mode = (ds_engine_mode)mode, .drafts = DS_ENGINE_DRAFTS_AUTO }, NULL, "automatic drafts",
+                 NULL);
         together(r, N_REQ, (ds_engine_opts){ .mode = (ds_engine_mode)mode, .drafts = 1 }, NULL, "one draft", NULL);
         free_requests(r, N_REQ);
     }
@@ -280,7 +301,8 @@ static void preempted_or_not(void **state)
         /* by recompute: three begin, and grow to six blocks where there are five; with saved states and without any to be found */
         together(r, N_REQ, (ds_engine_opts){ .mode = (ds_engine_mode)mode, .max_context = 600, .kv_blocks = 5 }, NULL, "few blocks", &st);
         assert_true(st.preempted_recomputed > 0);
-        together(r, N_REQ, (ds_engine_opts){ .mode = (ds_engine_mode)mode, .max_context = 600, .kv_blocks = 5, .no_prefix_cache = true }, NULL, "few blocks, no cache", &st);
+        together(r, N_REQ, (ds_engine_opts){ .mode = (ds_engine_mode)mode, .max_context = 600, .kv_blocks = 5, .no_prefix_cache = true },
+                 NULL, "few blocks, no cache", &st);
         assert_true(st.preempted_recomputed > 0);
         /* by keeping blocks: better ones come while all seats are taken */
         e = make_engine((ds_engine_opts){ .mode = (ds_engine_mode)mode, .max_running = 2 }, NULL);
@@ -306,11 +328,16 @@ static void samples_of_one_prompt(void **state)
     (void)state;
     for (int mode = 0; mode < 2; mode++)
         for (size_t k = 0; k < sizeof prompts / sizeof *prompts; k++) {
-            request r = { .n_prompt = prompts[k], .max_tokens = 20, .temperature = 1.0, .penalty = 1.0, .n = 4, .prompt = random_prompt(prompts[k], 3) };
+            request r = {
+                .n_prompt = prompts[k], .max_tokens = 20, .temperature = 1.0, .penalty = 1.0, .n = 4, .prompt = random_prompt(prompts[k], 3)
+            };
             alone(&r, 1, mode == DS_ENGINE_EXACT);
             together(&r, 1, (ds_engine_opts){ .mode = (ds_engine_mode)mode }, NULL, "samples", NULL);
-            together(&r, 1, (ds_engine_opts){ .mode = (ds_engine_mode)mode, .max_running = 2, .drafts = ds_model_config(model)->num_nextn_predict_layers ? 1 : 0 }, NULL,
-                     "samples, two seats", NULL);
+            together(&r, 1,
+                     (ds_engine_opts){ .mode = (ds_engine_mode)mode,
+                                       .max_running = 2,
+                                       .drafts = ds_model_config(model)->num_nextn_predict_layers ? 1 : 0 },
+                     NULL, "samples, two seats", NULL);
             free(r.prompt);
         }
 }
@@ -325,7 +352,9 @@ static void hits_from_saved_state(void **state)
         int32_t *base = random_prompt(700, 77);
         uint32_t hits = 0;
         for (uint32_t len = 262; len < 262 + BLOCK; len += 1 + len % 2) {
-            request r = { .n_prompt = len, .max_tokens = 3, .temperature = 1.0, .penalty = 1.0, .n = 1, .prompt = malloc(len * sizeof(int32_t)) };
+            request r = {
+                .n_prompt = len, .max_tokens = 3, .temperature = 1.0, .penalty = 1.0, .n = 1, .prompt = malloc(len * sizeof(int32_t))
+            };
             memcpy(r.prompt, base, len * sizeof *base);
             if (len % 3 == 0)
                 r.prompt[len - 1 - len % 100] = 5; /* the tail differs, the prefix doesn't */
@@ -348,7 +377,9 @@ static void hits_from_saved_state(void **state)
         add(e, &first, 0);
         run_all(e);
         compare(&first, 1, "first turn");
-        request second = { .n_prompt = 290 + 150, .max_tokens = 20, .temperature = 1.0, .penalty = 1.0, .n = 1, .prompt = malloc(440 * sizeof(int32_t)) };
+        request second = {
+            .n_prompt = 290 + 150, .max_tokens = 20, .temperature = 1.0, .penalty = 1.0, .n = 1, .prompt = malloc(440 * sizeof(int32_t))
+        };
         memcpy(second.prompt, first.prompt, 200 * sizeof(int32_t));
         memcpy(second.prompt + 200, first.got[0], 90 * sizeof(int32_t));
         memcpy(second.prompt + 290, base, 150 * sizeof(int32_t));
@@ -398,7 +429,12 @@ static void waiting_for_a_prefix(void **state)
         ds_engine_stats st;
         int32_t *base = random_prompt(600, 21);
         for (uint32_t i = 0; i < 4; i++) {
-            r[i] = (request){ .n_prompt = 420 + 30 * i, .max_tokens = 5, .temperature = 1.0, .penalty = 1.0, .n = 1, .prompt = malloc(600 * sizeof(int32_t)) };
+            r[i] = (request){ .n_prompt = 420 + 30 * i,
+                              .max_tokens = 5,
+                              .temperature = 1.0,
+                              .penalty = 1.0,
+                              .n = 1,
+                              .prompt = malloc(600 * sizeof(int32_t)) };
             memcpy(r[i].prompt, base, 600 * sizeof(int32_t));
             r[i].prompt[270 + i] = (int32_t)i; /* they part inside the third block */
         }
@@ -423,14 +459,23 @@ static void rings_wrap(void **state)
     for (int mode = 0; mode < 2; mode++) {
         request r[7];
         for (uint32_t i = 0; i < 7; i++)
-            r[i] = (request){ .n_prompt = lengths[i], .max_tokens = 90, .temperature = 1.0, .penalty = 1.0, .n = 1, .prompt = random_prompt(lengths[i], 50 + i) };
+            r[i] = (request){ .n_prompt = lengths[i],
+                              .max_tokens = 90,
+                              .temperature = 1.0,
+                              .penalty = 1.0,
+                              .n = 1,
+                              .prompt = random_prompt(lengths[i], 50 + i) };
         alone(r, 7, mode == DS_ENGINE_EXACT);
-        together(r, 7, (ds_engine_opts){ .mode = (ds_engine_mode)mode, .drafts = ds_model_config(model)->num_nextn_predict_layers ? DS_ENGINE_DRAFTS_AUTO : 0 }, NULL, "rings", NULL);
+        together(r, 7,
+                 (ds_engine_opts){ .mode = (ds_engine_mode)mode,
+                                   .drafts = ds_model_config(model)->num_nextn_predict_layers ? DS_ENGINE_DRAFTS_AUTO : 0 },
+                 NULL, "rings", NULL);
         free_requests(r, 7);
     }
 }
 
-/* Pictures: the engine's bits are those of ds_solo with the same embeddings, chunked anywhere, cold, after a hit inside the picture, and after one with another picture. */
+/* Pictures: the engine's bits are those of ds_solo with the same embeddings, chunked anywhere, cold, after a hit inside the picture, and
+ * after one with another picture. */
 static ds_rc keep_row(void *ctx, const float *logits, uint32_t rows, uint32_t v, ds_err *err)
 {
     (void)err;
@@ -483,12 +528,19 @@ static void pictures(void **state)
     for (int mode = 0; mode < 2; mode++)
         for (uint32_t chunk = 0; chunk < 3; chunk++) {
             static const uint32_t chunks[] = { 512, 37, 128 };
-            ds_engine *e = make_engine((ds_engine_opts){ .mode = (ds_engine_mode)mode, .no_replay = true, .step_tokens = chunks[chunk], .max_running = 2 }, NULL);
+            ds_engine *e = make_engine(
+                (ds_engine_opts){ .mode = (ds_engine_mode)mode, .no_replay = true, .step_tokens = chunks[chunk], .max_running = 2 }, NULL);
             for (int turn = 0; turn < 4; turn++) {
                 int which = turn == 2;
                 request r = { .n = 1 };
                 ds_engine_image image = { .pos = POS, .n = LEN, .embedding = cells[which], .digest = { (uint8_t)which } };
-                ds_engine_request q = { .prompt = prompt, .n_prompt = N, .max_tokens = OUT, .sampling = DS_ENGINE_SAMPLING_DEFAULT, .images = &image, .n_images = 1, .user = &r };
+                ds_engine_request q = { .prompt = prompt,
+                                        .n_prompt = N,
+                                        .max_tokens = OUT,
+                                        .sampling = DS_ENGINE_SAMPLING_DEFAULT,
+                                        .images = &image,
+                                        .n_images = 1,
+                                        .user = &r };
                 uint64_t id;
                 ds_err err;
                 for (uint32_t i = 0; i < LEN; i++)
@@ -509,8 +561,9 @@ static void pictures(void **state)
     free(prompt);
 }
 
-/* Drafts never bend the distribution: three tokens, each of two candidates, with all drafts verified. The share of each of the eight texts is what the model's own
- * probabilities say (chi-square with 7 degrees of freedom; 36 is passed once in 140,000 times, and the seeds are fixed). */
+/* Drafts never bend the distribution: three tokens, each of two candidates, with all drafts verified. The share of each of the eight
+ * texts is what the model's own probabilities say (chi-square with 7 degrees of freedom; 36 is passed once in 140,000 times, and the
+ * seeds are fixed). */
 static void drafts_keep_the_distribution(void **state)
 {
     enum { N = 3000, DEEP = 3, TEXTS = 1 << DEEP };
@@ -529,7 +582,13 @@ static void drafts_keep_the_distribution(void **state)
     for (uint32_t first = 0; first < N; first += 50) {
         bool more;
         for (uint32_t i = 0; i < 50; i++) {
-            ds_engine_request q = { .prompt = prompt, .n_prompt = 40, .max_tokens = DEEP, .sampling = DS_ENGINE_SAMPLING_DEFAULT, .logprobs = true, .n_top = 2, .user = &node[i] };
+            ds_engine_request q = { .prompt = prompt,
+                                    .n_prompt = 40,
+                                    .max_tokens = DEEP,
+                                    .sampling = DS_ENGINE_SAMPLING_DEFAULT,
+                                    .logprobs = true,
+                                    .n_top = 2,
+                                    .user = &node[i] };
             uint64_t id;
             ds_err err;
             q.sampling.top_k = 2;
@@ -614,11 +673,15 @@ static ds_rc create_and_add(void *ctx, ds_err *err)
 {
     static const int32_t prompt[] = { 1, 2, 3 };
     ds_engine_bias bias = { 3, 1.0f };
-    ds_engine_request q = { .prompt = prompt, .n_prompt = 3, .max_tokens = 2, .n = 2, .sampling = DS_ENGINE_SAMPLING_DEFAULT, .bias = &bias, .n_bias = 1 };
+    ds_engine_request q = {
+        .prompt = prompt, .n_prompt = 3, .max_tokens = 2, .n = 2, .sampling = DS_ENGINE_SAMPLING_DEFAULT, .bias = &bias, .n_bias = 1
+    };
     ds_engine *e;
     ds_event ev;
     uint64_t id;
-    ds_rc rc = ds_engine_create(&e, model, NULL, &(ds_engine_opts){ .max_context = 140, .max_running = 2, .max_requests = 4, .kv_blocks = 2, .template_id = "t" }, err);
+    ds_rc rc = ds_engine_create(
+        &e, model, NULL, &(ds_engine_opts){ .max_context = 140, .max_running = 2, .max_requests = 4, .kv_blocks = 2, .template_id = "t" },
+        err);
 
     (void)ctx;
     if (rc != DS_OK)

@@ -1,4 +1,5 @@
-/* The loop on its own thread, with clients that add, read and cancel from theirs: on the null backend and on a golden model. Run under the thread sanitizer too. */
+/* The loop on its own thread, with clients that add, read and cancel from theirs: on the null backend and on a golden model. Run under
+ * the thread sanitizer too. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <unistd.h>
@@ -33,7 +34,11 @@ static void *client(void *arg)
     int32_t prompt[300];
 
     for (uint32_t i = 0; i < EACH; i++) {
-        ds_engine_request q = { .prompt = prompt, .n_prompt = 1 + (rnd = rnd * 1664525u + 1013904223u) % 300, .max_tokens = 1 + i % 7, .n = 1 + i % 2, .sampling = DS_ENGINE_SAMPLING_DEFAULT,
+        ds_engine_request q = { .prompt = prompt,
+                                .n_prompt = 1 + (rnd = rnd * 1664525u + 1013904223u) % 300,
+                                .max_tokens = 1 + i % 7,
+                                .n = 1 + i % 2,
+                                .sampling = DS_ENGINE_SAMPLING_DEFAULT,
                                 .user = &notes[me][i] };
         uint64_t id;
         ds_err err;
@@ -114,8 +119,9 @@ static void clients_of_a_stub(void **state)
 
     (void)state;
     vocab = VOCAB_STUB;
-    assert_ok(ds_engine_create_stub(&e, &(ds_engine_stub){ .vocab = vocab, .drafts = 3, .step_ns = 20000 },
-                                    &(ds_engine_opts){ .max_context = 600, .max_requests = 20, .wake = wake, .drafts = DS_ENGINE_DRAFTS_AUTO }, &err));
+    assert_ok(ds_engine_create_stub(
+        &e, &(ds_engine_stub){ .vocab = vocab, .drafts = 3, .step_ns = 20000 },
+        &(ds_engine_opts){ .max_context = 600, .max_requests = 20, .wake = wake, .drafts = DS_ENGINE_DRAFTS_AUTO }, &err));
     run_clients();
     ds_engine_destroy(e);
 }
@@ -129,7 +135,8 @@ static void clients_of_a_model(void **state)
     (void)state;
     vocab = ds_model_config(m)->vocab_size;
     assert_ok(ds_pool_create(&pool, &(ds_pool_opts){ .n_threads = 2 }, &err));
-    assert_ok(ds_engine_create(&e, m, pool, &(ds_engine_opts){ .max_context = 600, .max_requests = 20, .wake = wake, .drafts = DS_ENGINE_DRAFTS_AUTO }, &err));
+    assert_ok(ds_engine_create(
+        &e, m, pool, &(ds_engine_opts){ .max_context = 600, .max_requests = 20, .wake = wake, .drafts = DS_ENGINE_DRAFTS_AUTO }, &err));
     run_clients();
     ds_engine_destroy(e);
     ds_pool_destroy(pool);
@@ -144,10 +151,13 @@ static void a_cancel_is_quick(void **state)
 
     (void)state;
     vocab = VOCAB_STUB;
-    assert_ok(ds_engine_create_stub(&e, &(ds_engine_stub){ .vocab = vocab, .step_ns = 2000000 }, &(ds_engine_opts){ .max_context = 70000, .max_running = 1 }, &err));
+    assert_ok(ds_engine_create_stub(&e, &(ds_engine_stub){ .vocab = vocab, .step_ns = 2000000 },
+                                    &(ds_engine_opts){ .max_context = 70000, .max_running = 1 }, &err));
     assert_ok(ds_engine_start(e, &err));
     for (int k = 0; k < 3; k++) { /* prefilling, waiting behind it, decoding */
-        ds_engine_request q = { .prompt = prompt, .n_prompt = k == 2 ? 5 : 60000, .max_tokens = 5000, .sampling = DS_ENGINE_SAMPLING_DEFAULT };
+        ds_engine_request q = {
+            .prompt = prompt, .n_prompt = k == 2 ? 5 : 60000, .max_tokens = 5000, .sampling = DS_ENGINE_SAMPLING_DEFAULT
+        };
         uint64_t id, first = 0, begin;
         ds_event ev;
         prompt[0] = k;
