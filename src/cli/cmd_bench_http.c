@@ -53,8 +53,8 @@ static const ds_opt table[] = {
     { .name = "keepalive", .type = DS_OPT_FLAG, .offset = offsetof(options, keepalive), .def = "true", .help = "use a connection again; --no-keepalive for a new one each time" },
     { .name = "extra", .type = DS_OPT_STR, .offset = offsetof(options, extra), .arg = "JSON", .help = "an object whose members go into each request: {\"temperature\": 0}" },
     { .name = "timeout", .type = DS_OPT_MS, .offset = offsetof(options, timeout), .def = "10m", .arg = "TIME", .min = 1, .max = 86400e3, .help = "for a request, from the time it was due" },
-    { .name = "max-live", .type = DS_OPT_INT, .offset = offsetof(options, max_live), .def = "16384", .arg = "N", .min = 1, .max = 1000000,
-      .help = "requests under way at most; one more fails at once, counted as \"limit\"" },
+    { .name = "max-live", .type = DS_OPT_INT, .offset = offsetof(options, max_live), .arg = "N", .min = 1, .max = 1000000,
+      .help = "requests under way at most; one more fails at once, counted as \"limit\" (default: 16384, or what may be open, ulimit -n)" },
     { .name = "want-first", .type = DS_OPT_MS, .offset = offsetof(options, want_first), .def = "0s", .arg = "TIME", .min = 0, .max = 86400e3,
       .help = "time to first token that a good request has at most; 0 = any" },
     { .name = "want-pace", .type = DS_OPT_MS, .offset = offsetof(options, want_pace), .def = "0s", .arg = "TIME", .min = 0, .max = 86400e3,
@@ -214,13 +214,16 @@ static void print_row(const char *name, const ds_times *t)
 static void print_table(const ds_load_report *r, const options *o)
 {
     uint64_t failed = r->scheduled - r->completed;
+    const char *before = " (";
 
     printf("%" PRIu64 " requests in %.1f s: %" PRIu64 " completed, %" PRIu64 " failed", r->scheduled, (double)r->elapsed_ns / 1e9,
            r->completed, failed);
     for (int i = 0; i < DS_LOAD_N_ERRORS; i++)
-        if (r->errors[i])
-            printf("%s%s %" PRIu64, failed == r->errors[i] ? " (" : ", ", ds_load_error_names[i], r->errors[i]);
-    puts("");
+        if (r->errors[i]) {
+            printf("%s%s %" PRIu64, before, ds_load_error_names[i], r->errors[i]);
+            before = ", ";
+        }
+    puts(failed ? ")" : "");
     printf("%.2f requests/s, %.1f tokens/s out, %.1f tokens/s in (%.1f %% cached), at most %" PRIu64 " at once\n",
            per_second(r->completed, r), per_second(r->completion_tokens, r), per_second(r->prompt_tokens, r),
            r->prompt_tokens ? 100.0 * (double)r->cached_tokens / (double)r->prompt_tokens : 0.0, r->max_live);
@@ -311,18 +314,25 @@ static bool read_extra(ds_buf *out, const char *text, ds_err *err)
     return true;
 }
 
-/* Each request under way is a descriptor. */
-static ds_rc raise_files(int64_t max_live, ds_err *err)
-{
-    struct rlimit r;
-    rlim_t want = (rlim_t)max_live + 64;
+enum { MAX_LIVE = 16384, OTHER_FILES = 64 };
 
-    if (getrlimit(RLIMIT_NOFILE, &r) != 0 || r.rlim_cur >= want)
+/* Each request under way is a descriptor. *max_live of 0 becomes the default. */
+static ds_rc raise_files(int64_t *max_live, ds_err *err)
+{
+    int64_t want = *max_live ? *max_live : MAX_LIVE;
+    struct rlimit r;
+
+    if (getrlimit(RLIMIT_NOFILE, &r) != 0)
+        return ds_fail(err, DS_E_IO, "ulimit -n: %s", strerror(errno));
+    if (*max_live == 0 && r.rlim_max < (rlim_t)want + OTHER_FILES)
+        want = r.rlim_max > 2 * OTHER_FILES ? (int64_t)r.rlim_max - OTHER_FILES : OTHER_FILES;
+    *max_live = want;
+    if (r.rlim_cur >= (rlim_t)want + OTHER_FILES)
         return DS_OK;
-    if (r.rlim_max < want)
-        return ds_fail(err, DS_E_IO, "--max-live %" PRId64 ": this process may open %llu files (ulimit -n)", max_live,
+    if (r.rlim_max < (rlim_t)want + OTHER_FILES)
+        return ds_fail(err, DS_E_IO, "--max-live %" PRId64 ": this process may open %llu files (ulimit -n)", want,
                        (unsigned long long)r.rlim_max);
-    r.rlim_cur = want;
+    r.rlim_cur = (rlim_t)want + OTHER_FILES;
     return setrlimit(RLIMIT_NOFILE, &r) == 0 ? DS_OK : ds_fail(err, DS_E_IO, "ulimit -n: %s", strerror(errno));
 }
 
@@ -351,7 +361,7 @@ static ds_rc run(const options *o, const address *a, const char *extra, ds_load_
                         .no_keepalive = !o->keepalive,
                         .turns = (uint32_t)o->turns,
                         .think_ns = o->think * 1000000,
-                        .max_live = (uint32_t)o->max_live,
+
                         .timeout_ns = o->timeout * 1000000,
                         .warmup_ns = o->warmup * 1000000,
                         .want_first_ns = o->want_first * 1000000,
@@ -360,13 +370,15 @@ static ds_rc run(const options *o, const address *a, const char *extra, ds_load_
                         .stop = stop };
     ds_plan *plan = NULL;
     char *key = NULL;
-    ds_rc rc = raise_files(o->max_live, err);
+    int64_t max_live = o->max_live;
+    ds_rc rc = raise_files(&max_live, err);
 
     if (rc == DS_OK && o->key_file)
         rc = read_key(&key, o->key_file, err);
     if (rc == DS_OK)
         rc = ds_plan_create(&plan, &po, err);
     lo.key = key;
+    lo.max_live = (uint32_t)max_live;
     if (rc == DS_OK)
         rc = ds_load_run(r, plan, &lo, err);
     if (lo.progress)

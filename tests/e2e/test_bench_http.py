@@ -2,6 +2,7 @@
 import asyncio
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -185,6 +186,24 @@ def test_table(stub, deepserve):
     assert done.returncode == 0 and done.stderr == b""
     for words in ("10 requests in", "10 completed, 0 failed", "40.0 % cached", "100.00 % good", "time to first token", "sent late (generator)", "p99.9"):
         assert words in out
+
+
+def test_table_of_errors(stub, deepserve):
+    done = deepserve("bench", "http", "--url", stub(gap=0.05).url, "--rate", 200, "--requests", 20, "--output", 5, "--max-live", 3)
+    assert re.search(r"^20 requests in [\d.]+ s: \d+ completed, \d+ failed \(limit \d+\)$", done.stdout.decode().splitlines()[0])
+
+
+def test_descriptors(stub, program):
+    """The bound is what the process may open, or what was asked for, or a refusal."""
+    s = stub()
+
+    def run(limit, *args):
+        return subprocess.run(["sh", "-c", f'ulimit -n {limit}; exec "$0" "$@"', program, "bench", "http", "--url", s.url, "--requests", "3", "--rate", "100", *args], capture_output=True, text=True)
+
+    assert run(150).returncode == 0
+    for limit, args in ((150, ["--max-live", "1000"]), (80, [])):
+        done = run(limit, *args)
+        assert done.returncode == 1 and f"may open {limit} files" in done.stderr and done.stdout == ""
 
 
 def test_nobody_there(load):
