@@ -270,7 +270,8 @@ static ds_rc add_arrival(const bench *b, ds_engine *e, arrival *a, uint32_t voca
         if (!own)
             return ds_fail(err, DS_E_NOMEM, "out of memory");
         for (uint32_t i = 0; i < a->prompt; i++)
-            own[i] = b->text.n ? b->text.p[(seed % 1000003 * 977 + i) % b->text.n] : (int32_t)(ds_rng_u64(seed, 3, i) % vocab);
+            own[i] = b->text.n ? b->text.p[((b->text.n <= a->prompt ? 0 : seed % 1000003 * 977) + i) % b->text.n]
+                               : (int32_t)(ds_rng_u64(seed, 3, i) % vocab);
         q.prompt = own;
     }
     rc = ds_engine_add(e, &q, &id, err);
@@ -629,7 +630,9 @@ static ds_rc case_drafts(const bench *b, ds_err *err)
         ds_engine_opts o = engine_opts(b, 1);
         o.drafts = how[k].drafts == 99 ? (int)lay.drafts : how[k].drafts;
         for (int i = 0; i < 4; i++)
-            a[i] = (arrival){ .prompt = clip(b, 64, b->o->output), .output = (uint32_t)b->o->output, .measured = true };
+            a[i] = (arrival){ .prompt = clip(b, b->text.n && b->text.n < 64 ? b->text.n : 64, b->o->output),
+                              .output = (uint32_t)b->o->output,
+                              .measured = true };
         snprintf(r.what, sizeof r.what, "one sequence, drafts %s", how[k].name);
         rc = load_case(b, &r, &o, a, 4, 1, err);
         if (k == 0) {
