@@ -26,6 +26,9 @@ check:
 	tools/check.py
 install: all
 	meson install -C $(BUILD) --no-rebuild
+# Clients that come and go at random, for an hour.
+chaos: all
+	CHAOS_SECONDS=3600 DEEPSERVE=$(BUILD)/deepserve python3 -m pytest -q tests/e2e/test_server_http.py -k chaos
 deb: all
 	tools/deb.sh $(BUILD)
 # The recipe next to its peers (tests/requirements.txt): the same results, and how fast.

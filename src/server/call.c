@@ -63,6 +63,11 @@ static void detach(ds_call *c)
     x->cached_tokens = c->n_cached;
     x->output_tokens = c->n_output;
     x->first_us = c->first_us;
+    x->prepared_us = c->prepared_us;
+    x->queued_us = c->queued_us;
+    x->begun_us = c->begun_us;
+    if (!c->completed && c->info && !c->info->stream) /* a stream's tokens were handed over one by one */
+        c->s->m.lost_tokens[c->lost_why] += c->n_output;
     leave_key(c, x);
     x->call = NULL;
     c->x = NULL;
@@ -347,6 +352,10 @@ static void on_start(ds_call *c, ds_call_prompt *p, const ds_event *ev)
     if (p->begun)
         return;
     p->begun = true;
+    if (!c->begun_us) {
+        c->begun_us = ds_now_us();
+        c->queued_us = ev->start.queued_us;
+    }
     c->n_cached += ev->start.cached;
     ds_histogram_seconds(&c->s->m.queue, (double)ev->start.queued_us / 1e6);
     if (c->failed || !c->x)
@@ -417,13 +426,12 @@ static void complete(ds_call *c)
             memcpy(to, end, n);
             ds_out_put(x, n);
         }
-        if (c->x) {
-            s->m.generated_tokens += c->n_output;
+        if (c->x)
             ds_out_end(x);
-        }
     } else if (ds_stream_body(c->stream, &json, &n, &err) == DS_OK) {
         ds_buf_put(&body, json, n);
         s->m.generated_tokens += c->n_output;
+        c->completed = true;
         ds_reply(x, 200, JSON, &body);
     } else {
         fail_with(c, 500, NULL, "the server is out of memory");
@@ -480,6 +488,7 @@ static void on_token(ds_call *c, uint32_t choice, const ds_event *ev)
     }
     k->last_us = now;
     c->n_output++;
+    c->s->m.generated_tokens += c->info->stream;
     for (uint32_t i = 0; want && i < ev->token.n_top && i < 20 && ev->token.top[i].id >= 0; i++)
         top[lp.n_top++] = (ds_top_logprob){ (uint32_t)ev->token.top[i].id, ev->token.top[i].logprob };
     c->x->put_us = now;
@@ -504,6 +513,7 @@ static void on_end(ds_call *c, ds_call_prompt *p, uint32_t choice, const ds_even
     if (ev->end.reason == DS_ENDED_STOP_ID && c->x && !c->failed && !c->choices[choice].finished) { /* counted, and no event of its own */
         ds_err err;
         c->n_output++;
+        s->m.generated_tokens += c->info->stream;
         if (ds_stream_token(c->stream, choice, (uint32_t)ev->end.stop_id, NULL, &err) != DS_OK)
             fail_with(c, 500, NULL, "the server is out of memory");
     }
@@ -528,13 +538,13 @@ static void on_end(ds_call *c, ds_call_prompt *p, uint32_t choice, const ds_even
         break;
     case DS_ENDED_DEADLINE:
         s->m.finished[DS_FINISHED_DEADLINE]++;
-        s->m.lost_tokens[1] += c->choices[choice].tokens;
+        c->lost_why = 1;
         if (c->x && !c->failed)
             fail_with(c, 504, "request_timeout", "the request took longer than this server allows");
         break;
     case DS_ENDED_FAILED:
         s->m.finished[DS_FINISHED_ERROR]++;
-        s->m.lost_tokens[2] += c->choices[choice].tokens;
+        c->lost_why = 2;
         if (c->x && !c->failed)
             fail_with(c, 500, NULL, "the model failed on this request");
         break;

@@ -472,8 +472,10 @@ static void log_access(ds_exchange *x, uint64_t now)
     if (x->prompt_tokens)
         ds_buf_printf(b, ",\"prompt_tokens\":%llu,\"cached_tokens\":%llu,\"output_tokens\":%llu", (unsigned long long)x->prompt_tokens,
                       (unsigned long long)x->cached_tokens, (unsigned long long)x->output_tokens);
-    if (x->first_us)
-        ds_buf_printf(b, ",\"first_token_ms\":%.3f", (double)(x->first_us - x->body_us) / 1e3);
+    if (x->first_us) /* where the time to the first token went */
+        ds_buf_printf(b, ",\"first_token_ms\":%.3f,\"prepare_ms\":%.3f,\"queue_ms\":%.3f,\"prefill_ms\":%.3f",
+                      (double)(x->first_us - x->body_us) / 1e3, (double)(x->prepared_us - x->body_us) / 1e3, (double)x->queued_us / 1e3,
+                      (double)(x->first_us - x->begun_us) / 1e3);
     if (x->finish)
         ds_buf_printf(b, ",\"finish\":\"%s\"", x->finish);
     if (x->why)

@@ -85,7 +85,7 @@ struct ds_exchange {
     uint64_t put_us;  /* last event or comment */
     uint64_t sent;    /* bytes of body */
     /* for the access log */
-    uint64_t prompt_tokens, cached_tokens, output_tokens, first_us;
+    uint64_t prompt_tokens, cached_tokens, output_tokens, first_us, prepared_us, queued_us, begun_us;
     const char *finish, *why;
     ds_call *call;
 };
@@ -134,10 +134,12 @@ struct ds_call {
     /* [loop] */
     ds_exchange *x; /* NULL: the client is gone */
     void *tag;
-    bool preparing, failed, announced;
+    bool preparing, failed, completed;
     uint32_t live; /* prompts with the engine */
     uint32_t unfinished;
     uint64_t n_prompt_tokens, n_cached, n_output, first_us;
+    uint64_t queued_us, begun_us; /* time in the engine's queue; when the prompt began */
+    int lost_why;                 /* index of ds_metrics.lost_tokens, for tokens that no client will get */
     uint64_t seed;
 };
 

@@ -391,6 +391,35 @@ def test_sockets(program, model, folder):
     assert not path.exists() and not admin.exists()
 
 
+def test_restart(program, model, folder):
+    """Stored responses outlive kill -9."""
+    db = folder / "responses.db"
+    with Server(program, model, "--responses-db", db, replay=[{"text": "x</think>Hello.", "repeat": True}], folder=folder) as s:
+        made = s.request("POST", "/v1/responses", {"model": "m", "input": "a"})[2]["id"]
+        s.stop(signal.SIGKILL)
+    with Server(program, model, "--responses-db", db, replay=[{"text": "x</think>Hello.", "repeat": True}], folder=folder) as s:
+        assert s.request("GET", f"/v1/responses/{made}")[2]["id"] == made
+        assert s.request("POST", "/v1/responses", {"model": "m", "input": "b", "previous_response_id": made})[0] == 200
+
+
+def test_token_counts(program, model, folder):
+    """What clients got, what they didn't."""
+    with Server(program, model, replay=[{"text": "w" * 50, "repeat": True}], folder=folder, step=4000) as s:
+        r = s.request("POST", "/v1/chat/completions", CHAT)[2]["usage"]
+        m = s.metrics()
+        assert (m["prompt_tokens_total"], m["generation_tokens_total"]) == (r["prompt_tokens"], r["completion_tokens"]) and r["completion_tokens"] == 51
+        c = open_stream(s)
+        time.sleep(0.1)
+        c.close()
+        c = s.connect()
+        c.sendall(post())
+        time.sleep(0.1)
+        c.close()
+        assert s.wait_metric("client_disconnected_total", 2) == 2 and wait_idle(s)
+        m = s.metrics()
+        assert 51 < m["generation_tokens_total"] < 102 and 0 < m['lost_tokens_total{reason="canceled"}'] < 60
+
+
 def test_cors(program, model, folder):
     with Server(program, model, "--cors-origin", "https://example.org", replay=[{"text": "x"}], folder=folder) as s:
         status, headers, _ = s.request("OPTIONS", "/v1/chat/completions", headers={"Origin": "https://example.org", "Access-Control-Request-Method": "POST"})
@@ -421,7 +450,8 @@ def test_chaos(program, model, folder):
     import random
     rng = random.Random(5)
     with Server(program, model, "--max-running", 32, replay=[{"text": "word " * 200, "repeat": True}], folder=folder, step=1000) as s:
-        end = time.monotonic() + 4
+        end = time.monotonic() + float(os.environ.get("CHAOS_SECONDS", 4))
+        rss = []
         alive = []
         n = 0
         while time.monotonic() < end:
@@ -442,10 +472,13 @@ def test_chaos(program, model, folder):
                     except OSError:
                         pass
                 gone.close()
+            if n % 500 == 0:
+                rss.append(int(next(line for line in open(f"/proc/{s.process.pid}/status") if line.startswith("VmRSS")).split()[1]))
             time.sleep(0.002)
         for c in alive:
             c.close()
         assert n > 300
+        assert len(rss) < 6 or max(rss[3:]) < 1.5 * rss[2] + 8192, rss  # flat
         assert wait_idle(s, 10)
         m = s.metrics()
         assert m["num_requests_parked"] == 0 and m["streams"] == 0 and m["kv_cache_usage_perc"] == 0
