@@ -1,6 +1,6 @@
 /* Routed experts on top of a ds_gemm (spec 3.13).
  *
- * Pairs (row, rank) are sorted by expert, so that each expert's weights are read once whatever the number of rows. First all hidden values, then the outputs: a block of 16 outputs is
+ * Pairs (row, rank) are sorted by expert, so that each expert's weights are read once whatever the number of rows. First all hidden values, then the outputs: a block of outputs is
  * done for all experts by one thread, which then adds up a row's experts in rank order. */
 #include <string.h>
 
@@ -20,11 +20,11 @@ typedef struct {
     size_t *x_at, *h_at;   /* [n_active] where an expert's prepared rows and hidden values stand */
     uint8_t *x, *h;
     float *hidden; /* [pairs][inner], expert order */
-    uint8_t *work; /* of each member: two results, what g takes, outputs [pairs][16] */
+    uint8_t *work; /* of each member: two results, what g takes, outputs [pairs][g2->outs] */
     size_t each;
 } job;
 
-enum { OUT_FLOATS = DS_GEMM_ROWS * DS_GEMM_OUTS };
+enum { OUT_FLOATS = DS_GEMM_ROWS * DS_GEMM_OUTS_MAX };
 
 static size_t up64(size_t n)
 {
@@ -77,20 +77,21 @@ static void hidden_blocks(void *arg, size_t begin, size_t end, uint32_t member)
 {
     const job *j = arg;
     const ds_op_experts *a = j->a;
-    size_t blocks = (a->inner + DS_GEMM_OUTS - 1) / DS_GEMM_OUTS;
+    uint32_t outs = j->g1->outs;
+    size_t blocks = (a->inner + outs - 1) / outs;
     float *g = (float *)(void *)(j->work + member * j->each), *u = g + OUT_FLOATS;
     void *work = u + OUT_FLOATS;
 
     for (size_t b = begin; b < end; b++) {
-        size_t i = b / blocks, o0 = b % blocks * DS_GEMM_OUTS, rows = j->first[i + 1] - j->first[i];
-        uint32_t n = (uint32_t)(a->inner - o0 < DS_GEMM_OUTS ? a->inner - o0 : DS_GEMM_OUTS);
+        size_t i = b / blocks, o0 = b % blocks * outs, rows = j->first[i + 1] - j->first[i];
+        uint32_t n = (uint32_t)(a->inner - o0 < outs ? a->inner - o0 : outs);
         for (size_t r0 = 0; r0 < rows; r0 += DS_GEMM_ROWS) {
             size_t nr = rows - r0 < DS_GEMM_ROWS ? rows - r0 : DS_GEMM_ROWS;
             j->g1->block(g, j->x + j->x_at[i], rows, r0, nr, &a->w1[j->expert[i]], o0, n, work);
             j->g3->block(u, j->x + j->x_at[i], rows, r0, nr, &a->w3[j->expert[i]], o0, n, work);
             for (size_t r = 0; r < nr; r++) {
                 size_t p = j->first[i] + r0 + r;
-                j->p->hidden(j->hidden + p * a->inner + o0, g + r * DS_GEMM_OUTS, u + r * DS_GEMM_OUTS, n, a->w[j->order[p]], a->limit,
+                j->p->hidden(j->hidden + p * a->inner + o0, g + r * outs, u + r * outs, n, a->w[j->order[p]], a->limit,
                              j->e->bf16, j->e->bf16);
             }
         }
@@ -113,26 +114,27 @@ static void output_blocks(void *arg, size_t begin, size_t end, uint32_t member)
 {
     const job *j = arg;
     const ds_op_experts *a = j->a;
+    uint32_t outs = j->g2->outs;
     float *out = (float *)(void *)(j->work + member * j->each),
-          *all = out + 2 * OUT_FLOATS; /* all: [pairs][16], in the order of the pairs */
-    void *work = all + j->pairs * DS_GEMM_OUTS;
+          *all = out + 2 * OUT_FLOATS; /* all: [pairs][outs], in the order of the pairs */
+    void *work = all + j->pairs * outs;
 
     for (size_t b = begin; b < end; b++) {
-        size_t o0 = b * DS_GEMM_OUTS;
-        uint32_t n = (uint32_t)(a->d - o0 < DS_GEMM_OUTS ? a->d - o0 : DS_GEMM_OUTS);
+        size_t o0 = b * outs;
+        uint32_t n = (uint32_t)(a->d - o0 < outs ? a->d - o0 : outs);
         for (size_t i = 0; i < j->n_active; i++) {
             size_t rows = j->first[i + 1] - j->first[i];
             for (size_t r0 = 0; r0 < rows; r0 += DS_GEMM_ROWS) {
                 size_t nr = rows - r0 < DS_GEMM_ROWS ? rows - r0 : DS_GEMM_ROWS;
                 j->g2->block(out, j->h + j->h_at[i], rows, r0, nr, &a->w2[j->expert[i]], o0, n, work);
                 for (size_t r = 0; r < nr; r++)
-                    memcpy(all + (size_t)j->order[j->first[i] + r0 + r] * DS_GEMM_OUTS, out + r * DS_GEMM_OUTS, n * sizeof *out);
+                    memcpy(all + (size_t)j->order[j->first[i] + r0 + r] * outs, out + r * outs, n * sizeof *out);
             }
         }
         for (size_t r = 0; r < a->rows; r++) {
-            const float *shared = a->shared + r * a->d + o0, *part = all + r * a->k * DS_GEMM_OUTS;
-            float y[DS_GEMM_OUTS] = { 0 };
-            for (uint32_t i = 0; i < a->k; i++, part += DS_GEMM_OUTS)
+            const float *shared = a->shared + r * a->d + o0, *part = all + r * a->k * outs;
+            float y[DS_GEMM_OUTS_MAX] = { 0 };
+            for (uint32_t i = 0; i < a->k; i++, part += outs)
                 for (uint32_t o = 0; o < n; o++)
                     y[o] += j->e->bf16 ? ds_bf16_round(part[o]) : part[o];
             for (uint32_t o = 0; o < n; o++)
@@ -154,9 +156,14 @@ static bool uniform(const ds_op_experts *a, const ds_gemm_pair *p, bool bf16)
     return true;
 }
 
+static size_t widest(const ds_gemm_pair *p)
+{
+    return larger(p->f32->outs, p->bf16->outs);
+}
+
 static size_t member_bytes(const ds_gemm_pair *p, size_t pairs)
 {
-    return up64(larger(p->f32->work_bytes, p->bf16->work_bytes)) + (2 * OUT_FLOATS + pairs * DS_GEMM_OUTS) * sizeof(float);
+    return up64(larger(p->f32->work_bytes, p->bf16->work_bytes)) + (2 * OUT_FLOATS + pairs * widest(p)) * sizeof(float);
 }
 
 void ds_experts_cpu(ds_exec *e, const ds_op_experts *a, const ds_gemm_pair *p)
@@ -195,7 +202,7 @@ void ds_experts_cpu(ds_exec *e, const ds_op_experts *a, const ds_gemm_pair *p)
     j.each = member_bytes(p, j.pairs);
     j.work = ds_exec_scratch(e, ds_exec_members(e) * j.each);
 
-    size_t in_blocks = (a->inner + DS_GEMM_OUTS - 1) / DS_GEMM_OUTS, out_blocks = (a->d + DS_GEMM_OUTS - 1) / DS_GEMM_OUTS;
+    size_t in_blocks = (a->inner + j.g1->outs - 1) / j.g1->outs, out_blocks = (a->d + j.g2->outs - 1) / j.g2->outs;
     ds_cpu_for(e, j.n_active, 1, j.pairs * a->d / 8, prep_experts, &j);
     ds_cpu_for(e, j.n_active * in_blocks, 1, ds_gemm_ns(j.pairs, 2 * a->inner, a->d), hidden_blocks, &j);
     ds_cpu_for(e, j.n_active, 1, j.pairs * a->inner / 8, prep_hidden, &j);
@@ -232,6 +239,6 @@ size_t ds_gemm_scratch(const ds_kern_limits *lim, const ds_gemm_pair *p)
 
     exp = sum(exp, sum(product(lim->experts, sizeof(uint32_t)), sizeof(uint32_t)));
     exp = sum(exp, sum(set_at_most(p, pairs, active, lim->d), set_at_most(p, pairs, active, lim->inner)));
-    exp = sum(exp, product(threads, sum(member_bytes(p, 0), product(pairs, DS_GEMM_OUTS * sizeof(float)))));
+    exp = sum(exp, product(threads, sum(member_bytes(p, 0), product(pairs, widest(p) * sizeof(float)))));
     return sum(larger(lin, exp), 4096); /* each piece is rounded up to 64 bytes */
 }

@@ -161,7 +161,7 @@ typedef struct {
     size_t per_group, blocks; /* outputs and blocks of a group */
 } linear_job;
 
-enum { OUT_BYTES = DS_GEMM_ROWS * DS_GEMM_OUTS * sizeof(float) };
+enum { OUT_BYTES = DS_GEMM_ROWS * DS_GEMM_OUTS_MAX * sizeof(float) };
 
 static inline __attribute__((always_inline)) void finish(float *y, const float *sum, const float *bias, uint32_t n, bool add, bool round)
 {
@@ -178,7 +178,7 @@ static inline __attribute__((always_inline)) void finish(float *y, const float *
     memcpy(y, v, n * sizeof *v);
 }
 
-static void finish_row(float *y, const float *sum, const float *bias, uint32_t n, bool add, bool round)
+static void finish_some(float *y, const float *sum, const float *bias, uint32_t n, bool add, bool round) /* n <= DS_GEMM_OUTS */
 {
     if (n == DS_GEMM_OUTS && !bias && !add && !round)
         memcpy(y, sum, DS_GEMM_OUTS * sizeof *y);
@@ -188,6 +188,12 @@ static void finish_row(float *y, const float *sum, const float *bias, uint32_t n
         finish(y, sum, bias, n, add, round);
 }
 
+static void finish_row(float *y, const float *sum, const float *bias, uint32_t n, bool add, bool round)
+{
+    for (uint32_t i = 0; i < n; i += DS_GEMM_OUTS)
+        finish_some(y + i, sum + i, bias ? bias + i : NULL, n - i < DS_GEMM_OUTS ? n - i : DS_GEMM_OUTS, add, round);
+}
+
 static void linear_blocks(void *arg, size_t begin, size_t end, uint32_t member)
 {
     const linear_job *j = arg;
@@ -195,15 +201,16 @@ static void linear_blocks(void *arg, size_t begin, size_t end, uint32_t member)
     float *out = (float *)(void *)(j->work + member * j->each);
     void *work = (uint8_t *)out + OUT_BYTES;
     bool round = a->round && j->e->bf16;
+    uint32_t outs = j->g->outs;
 
     for (size_t b = begin; b < end; b++) {
-        size_t group = b / j->blocks, at = b % j->blocks * DS_GEMM_OUTS, o0 = group * j->per_group + at;
-        uint32_t n = (uint32_t)(j->per_group - at < DS_GEMM_OUTS ? j->per_group - at : DS_GEMM_OUTS);
+        size_t group = b / j->blocks, at = b % j->blocks * outs, o0 = group * j->per_group + at;
+        uint32_t n = (uint32_t)(j->per_group - at < outs ? j->per_group - at : outs);
         for (size_t r0 = 0; r0 < a->rows; r0 += DS_GEMM_ROWS) {
             size_t nr = a->rows - r0 < DS_GEMM_ROWS ? a->rows - r0 : DS_GEMM_ROWS;
             j->g->block(out, j->set + group * j->set_bytes, a->rows, r0, nr, a->w, o0, n, work);
             for (size_t r = 0; r < nr; r++)
-                finish_row(a->y + (r0 + r) * a->ldy + o0, out + r * DS_GEMM_OUTS, a->bias ? a->bias + o0 : NULL, n, a->add, round);
+                finish_row(a->y + (r0 + r) * a->ldy + o0, out + r * outs, a->bias ? a->bias + o0 : NULL, n, a->add, round);
         }
     }
 }
@@ -216,7 +223,7 @@ void ds_linear_cpu(ds_exec *e, const ds_op_linear *a, const ds_gemm_pair *p)
     if (a->rows == 0)
         return;
     linear_job j = { .e = e, .a = a, .g = g, .set_bytes = g->set_bytes(a->rows, a->w->in), .per_group = a->w->out / a->groups };
-    j.blocks = (j.per_group + DS_GEMM_OUTS - 1) / DS_GEMM_OUTS;
+    j.blocks = (j.per_group + g->outs - 1) / g->outs;
     j.each = OUT_BYTES + up64(g->work_bytes);
     j.work = ds_exec_scratch(e, ds_exec_members(e) * j.each);
     prep_job prep = { .g = g,

@@ -1,4 +1,4 @@
-/* The matrix product that linear layers and experts share: 16 outputs of a weight, decoded on the fly, times a set of rows.
+/* The matrix product that linear layers and experts share: 16 or 32 outputs of a weight, decoded on the fly, times a set of rows.
  *
  * Order of accumulation: that of the flavour (see README) and never of the number of rows: a (row, output) pair has its own chain of vector FMAs along k, lanes of the vector
  * being added up at the end by one fixed tree.
@@ -10,7 +10,8 @@
 #include "kern/kern.h"
 
 enum {
-    DS_GEMM_OUTS = 16,     /* outputs of a block */
+    DS_GEMM_OUTS = 16,     /* outputs of a block of vectors */
+    DS_GEMM_OUTS_MAX = 32, /* of any block; a multiple of the former */
     DS_GEMM_ROWS = 128,    /* rows of a block at most */
     DS_GEMM_PREP_ROWS = 16 /* a range of prep starts at a multiple of this */
 };
@@ -21,12 +22,13 @@ typedef struct ds_gemm {
     /* Rows [begin, end) of a set of `rows`: row i is x + (index ? index[i] : i) * ldx. `type` is the weight's. */
     void (*prep)(void *set, const float *x, size_t ldx, const uint32_t *index, size_t rows, size_t begin, size_t end, uint32_t in,
                  ds_mat_type type);
-    /* out[r][0..DS_GEMM_OUTS) = sum over k of w[o0 + i][k] * row row0 + r, for r < n_rows <= DS_GEMM_ROWS; outputs from n_outs on are left undefined. row0 is a multiple of
+    /* out[r][0..outs) = sum over k of w[o0 + i][k] * row row0 + r, for r < n_rows <= DS_GEMM_ROWS; outputs from n_outs on are left undefined. row0 is a multiple of
      * DS_GEMM_ROWS. work: work_bytes, 64-byte aligned, private to the caller. */
     void (*block)(float *out, const void *set, size_t rows, size_t row0, size_t n_rows, const ds_mat *w, uint64_t o0, uint32_t n_outs,
                   void *work);
     size_t work_bytes;
     size_t set_rows;  /* a set takes the bytes of a multiple of so many rows */
+    uint32_t outs;    /* outputs of a block: DS_GEMM_OUTS or DS_GEMM_OUTS_MAX */
     bool f32_weights; /* false: not for DS_MAT_F32 */
 } ds_gemm;
 

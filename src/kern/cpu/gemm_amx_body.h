@@ -3,8 +3,9 @@
  * Weights are tile A: 16 outputs x 32 columns, a row of the tile being one group of 32 codes, decoded in memory order. Activations are tile B: 16 pairs of columns x 16 rows of the batch, made once for all
  * outputs (prep). Tile C: 16 outputs x 16 rows. So a product is one chain of TDPBF16PS along the columns, for one row or for many; with a single row, tile B is one pair wide, which is the row
  * as it lies in memory.
- * While the tile unit works on a step (16 cycles for each 16 rows), the next one is decoded (about 90 instructions). One row is bound by decoding or by memory, 64 rows by the tile
- * unit. */
+ * A block is 32 outputs, and a step two tiles A times two tiles B, so that each tile that is loaded is used twice. Weights are decoded for a panel of PANEL columns, which stays in L1; while the tile unit
+ * works on a panel (64 cycles a step), the next one is decoded between its steps, far enough ahead that no load waits for a store. With more than 32 rows, tile C rests in memory between two panels, which
+ * changes no bit. */
 #include <immintrin.h>
 #include <string.h>
 
@@ -13,11 +14,13 @@
 #include "kern/cpu/gemm.h"
 #include "kern/cpu/vec_avx512.h"
 
-enum { STEP = 32, GROUP = 16, PASS = 4 * GROUP, TILE_BYTES = 1024 };
+enum { STEP = 32, GROUP = 16, OUTS = 2 * GROUP, PANEL = 256, STEPS = PANEL / STEP, AHEAD = 512 /* bytes of a weight's row */ };
+
+typedef __m512i panel[2][STEPS][16]; /* tiles A of both halves of the outputs */
 
 typedef struct {
-    __m512i a[2][16]; /* tile A of this step and of the next */
-    float c[PASS / GROUP][16][16];
+    panel a[2]; /* this panel and the next */
+    float c[DS_GEMM_ROWS / GROUP][2][16][16];
 } work_area;
 
 /* What LDTILECFG reads. */
@@ -75,124 +78,182 @@ static void prep(void *set, const float *x, size_t ldx, const uint32_t *index, s
     }
 }
 
-static inline __attribute__((always_inline)) void fill_a(__m512i a[16], const code_row *row, size_t c, size_t in, ds_mat_type type)
+/* ---- decoding ---- */
+
+/* A panel that is being decoded, tile by tile. */
+typedef struct {
+    __m512i (*a)[STEPS][16];
+    const code_row *row; /* [OUTS] */
+    size_t in, c0, steps, left; /* `left` tiles aren't done yet; the next is step `step` of `half` */
+    size_t half, step;
+    ds_mat_type type;
+} filler;
+
+static inline __attribute__((always_inline)) void fill_tile(__m512i a[16], const code_row *row, size_t c, size_t in, ds_mat_type type)
 {
+    size_t per_line = type == DS_MAT_BF16 ? 32 : type == DS_MAT_MXFP4 ? 128 : 64;
+    size_t row_bytes = in * 64 / per_line, at = c * 64 / per_line + AHEAD;
+
+    if (at >= row_bytes) /* what follows is the same row of the next block */
+        at += (OUTS - 1) * row_bytes;
+#pragma GCC unroll 4
     for (int i = 0; i < 16; i++) {
-        if (type != DS_MAT_MXFP4 || c % 128 == 0)
-            _mm_prefetch((const char *)row[i].data + (type == DS_MAT_BF16 ? 2 * c : type == DS_MAT_MXFP4 ? c / 2 : c) + 512, _MM_HINT_T0);
+        if (c % per_line == 0)
+            _mm_prefetch((const char *)row[i].data + at, _MM_HINT_T0);
         _mm512_store_si512(&a[i], decode_bf16(type, row[i], c, in));
     }
 }
 
-/* At most PASS rows, in n_groups groups at b. */
-static inline __attribute__((always_inline)) void pass_of(work_area *wa, const uint16_t *b, size_t group_len, size_t b_pitch, int n_groups,
-                                                          const code_row *row, size_t in, ds_mat_type type)
+static void fill_one(filler *f)
 {
-    size_t at = 0;
+    __m512i *a = f->a[f->half][f->step];
+    const code_row *row = f->row + f->half * GROUP;
+    size_t c = f->c0 + f->step * STEP;
 
-    TILE_ZERO(0);
-    if (n_groups > 1)
-        TILE_ZERO(1);
-    if (n_groups > 2)
-        TILE_ZERO(2);
-    if (n_groups > 3)
-        TILE_ZERO(3);
-    fill_a(wa->a[0], row, 0, in, type);
-    for (size_t c = 0; c < in; c += STEP, at ^= 1) {
-        const uint16_t *step = b + c * (b_pitch / 4);
-        TILE_LOAD(4, wa->a[at], 64);
-        if (c + STEP < in)
-            fill_a(wa->a[at ^ 1], row, c + STEP, in, type);
-        TILE_LOAD(5, step, b_pitch);
-        TILE_DOT(0, 4, 5);
-        if (n_groups > 1) {
-            TILE_LOAD(6, step + group_len, b_pitch);
-            TILE_DOT(1, 4, 6);
-        }
-        if (n_groups > 2) {
-            TILE_LOAD(5, step + 2 * group_len, b_pitch);
-            TILE_DOT(2, 4, 5);
-        }
-        if (n_groups > 3) {
-            TILE_LOAD(6, step + 3 * group_len, b_pitch);
-            TILE_DOT(3, 4, 6);
-        }
-    }
-    TILE_STORE(0, wa->c[0], b_pitch);
-    if (n_groups > 1)
-        TILE_STORE(1, wa->c[1], 64);
-    if (n_groups > 2)
-        TILE_STORE(2, wa->c[2], 64);
-    if (n_groups > 3)
-        TILE_STORE(3, wa->c[3], 64);
-}
-
-static inline __attribute__((always_inline)) void pass_typed(work_area *wa, const uint16_t *b, size_t group_len, size_t b_pitch,
-                                                             size_t n_groups, const code_row *row, size_t in, ds_mat_type type)
-{
-    switch (n_groups) {
-    case 1:
-        pass_of(wa, b, group_len, b_pitch, 1, row, in, type);
-        break;
-    case 2:
-        pass_of(wa, b, group_len, b_pitch, 2, row, in, type);
-        break;
-    case 3:
-        pass_of(wa, b, group_len, b_pitch, 3, row, in, type);
-        break;
-    default:
-        pass_of(wa, b, group_len, b_pitch, 4, row, in, type);
-    }
-}
-
-static void pass(work_area *wa, const uint16_t *b, size_t group_len, size_t b_pitch, size_t n_groups, const code_row *row, size_t in,
-                 ds_mat_type type)
-{
-    switch (type) {
+    switch (f->type) {
     case DS_MAT_BF16:
-        pass_typed(wa, b, group_len, b_pitch, n_groups, row, in, DS_MAT_BF16);
+        fill_tile(a, row, c, f->in, DS_MAT_BF16);
         break;
     case DS_MAT_FP8_32X32:
-        pass_typed(wa, b, group_len, b_pitch, n_groups, row, in, DS_MAT_FP8_32X32);
+        fill_tile(a, row, c, f->in, DS_MAT_FP8_32X32);
         break;
     case DS_MAT_FP8_ROWS:
-        pass_typed(wa, b, group_len, b_pitch, n_groups, row, in, DS_MAT_FP8_ROWS);
+        fill_tile(a, row, c, f->in, DS_MAT_FP8_ROWS);
         break;
     default:
-        pass_typed(wa, b, group_len, b_pitch, n_groups, row, in, DS_MAT_MXFP4);
+        fill_tile(a, row, c, f->in, DS_MAT_MXFP4);
+    }
+    f->left--;
+    if (++f->step == f->steps) {
+        f->step = 0;
+        f->half++;
+    }
+}
+
+/* The filler of the panel at column c0; there is nothing to do beyond the last. */
+static filler fill_of(panel *a, const code_row *row, const ds_mat *w, size_t c0, size_t halves)
+{
+    size_t ld = padded(w->in), steps = c0 >= ld ? 0 : (ld - c0 < PANEL ? ld - c0 : PANEL) / STEP;
+    return (filler){ .a = *a, .row = row, .in = w->in, .c0 = c0, .steps = steps, .left = halves * steps, .type = w->type };
+}
+
+/* ---- products ---- */
+
+/* Up to 32 rows over one panel. */
+typedef struct {
+    const panel *a;
+    const uint16_t *b; /* first step of the first group of rows */
+    size_t group_len, pitch, steps;
+    float (*c)[2][16][16]; /* of the groups */
+    bool zero, load, store; /* tiles C at the start and at the end; neither zero nor load: they are where they were */
+    size_t all_steps; /* of this panel, for all rows: the next panel is spread over them */
+} part;
+
+static inline __attribute__((always_inline)) void run_part(const part *p, filler *f, size_t *owed, size_t tiles, bool two_halves,
+                                                           bool two_groups)
+{
+    if (p->zero) {
+        TILE_ZERO(0);
+        TILE_ZERO(1);
+        TILE_ZERO(2);
+        TILE_ZERO(3);
+    }
+    if (p->load) {
+        TILE_LOAD(0, p->c[0][0], p->pitch);
+        if (two_groups)
+            TILE_LOAD(1, p->c[1][0], p->pitch);
+        if (two_halves)
+            TILE_LOAD(2, p->c[0][1], p->pitch);
+        if (two_halves && two_groups)
+            TILE_LOAD(3, p->c[1][1], p->pitch);
+    }
+    for (size_t s = 0; s < p->steps; s++) {
+        const uint16_t *b = p->b + s * STEP * (p->pitch / 4);
+        TILE_LOAD(4, (*p->a)[0][s], 64);
+        TILE_LOAD(6, b, p->pitch);
+        TILE_DOT(0, 4, 6);
+        if (two_groups) {
+            TILE_LOAD(7, b + p->group_len, p->pitch);
+            TILE_DOT(1, 4, 7);
+        }
+        if (two_halves) {
+            TILE_LOAD(5, (*p->a)[1][s], 64);
+            TILE_DOT(2, 5, 6);
+        }
+        if (two_halves && two_groups)
+            TILE_DOT(3, 5, 7);
+        for (*owed += tiles; *owed >= p->all_steps; *owed -= p->all_steps)
+            fill_one(f);
+    }
+    if (p->store) {
+        TILE_STORE(0, p->c[0][0], p->pitch);
+        if (two_groups)
+            TILE_STORE(1, p->c[1][0], p->pitch);
+        if (two_halves)
+            TILE_STORE(2, p->c[0][1], p->pitch);
+        if (two_halves && two_groups)
+            TILE_STORE(3, p->c[1][1], p->pitch);
     }
 }
 
 static void block(float *out, const void *set, size_t rows, size_t row0, size_t n_rows, const ds_mat *w, uint64_t o0, uint32_t n_outs,
                   void *work)
 {
-    size_t in = w->in, ld = padded(in), width = rows == 1 ? 1 : GROUP;
+    size_t ld = padded(w->in), width = rows == 1 ? 1 : GROUP, halves = n_outs > GROUP ? 2 : 1, groups = (n_rows + GROUP - 1) / GROUP;
+    const uint16_t *x = (const uint16_t *)set + row0 * ld;
     work_area *wa = work;
-    code_row row[16];
+    code_row row[OUTS];
     tile_config cfg = { .palette = 1 };
 
-    for (uint32_t i = 0; i < 16; i++) /* beyond the last output: that one again */
+    for (uint32_t i = 0; i < OUTS; i++) /* beyond the last output: that one again */
         row[i] = code_row_of(w, w->type, o0 + (i < n_outs ? i : n_outs - 1));
-    for (int t = 0; t < 7; t++) {
+    for (int t = 0; t < 8; t++) {
         cfg.rows[t] = 16;
-        cfg.row_bytes[t] = (uint16_t)(t == 4 ? 64 : 4 * width);
+        cfg.row_bytes[t] = (uint16_t)(t == 4 || t == 5 ? 64 : 4 * width);
     }
     TILE_CONFIG(&cfg);
-    for (size_t r = 0; r < n_rows; r += PASS) {
-        size_t nr = n_rows - r < PASS ? n_rows - r : PASS;
-        pass(wa, (const uint16_t *)set + (row0 + r) * ld, GROUP * ld, 4 * width, (nr + GROUP - 1) / GROUP, row, in, w->type);
-        if (width == 1) {
-            memcpy(out, wa->c[0], 16 * sizeof *out);
-            continue;
-        }
-        for (size_t g = 0; g * GROUP < nr; g++) {
-            vf t[16];
-            for (int i = 0; i < 16; i++)
-                t[i] = vf_load(wa->c[g][i]);
-            vf_transpose(t);
-            for (size_t i = 0; i < GROUP && g * GROUP + i < nr; i++)
-                vf_store(out + (r + g * GROUP + i) * DS_GEMM_OUTS, t[i]);
+    filler f = fill_of(&wa->a[0], row, w, 0, halves);
+    while (f.left)
+        fill_one(&f);
+    for (size_t c0 = 0, at = 0; c0 < ld; c0 += PANEL, at ^= 1) {
+        size_t steps = (ld - c0 < PANEL ? ld - c0 : PANEL) / STEP, owed = 0, tiles;
+        bool rest = groups > 2;
+        f = fill_of(&wa->a[at ^ 1], row, w, c0 + PANEL, halves);
+        tiles = f.left;
+        for (size_t g = 0; g < groups; g += 2) {
+            part p = { .a = (const panel *)&wa->a[at],
+                       .b = x + g * GROUP * ld + c0 * width,
+                       .group_len = GROUP * ld,
+                       .pitch = 4 * width,
+                       .steps = steps,
+                       .c = &wa->c[g],
+                       .zero = c0 == 0,
+                       .load = rest && c0 > 0,
+                       .store = rest || c0 + PANEL >= ld,
+                       .all_steps = (groups + 1) / 2 * steps };
+            if (halves == 2 && groups - g > 1)
+                run_part(&p, &f, &owed, tiles, true, true);
+            else if (halves == 2)
+                run_part(&p, &f, &owed, tiles, true, false);
+            else if (groups - g > 1)
+                run_part(&p, &f, &owed, tiles, false, true);
+            else
+                run_part(&p, &f, &owed, tiles, false, false);
         }
     }
     TILE_RELEASE();
+    for (size_t h = 0; h < halves; h++) {
+        if (width == 1) {
+            memcpy(out + h * GROUP, wa->c[0][h], GROUP * sizeof *out);
+            continue;
+        }
+        for (size_t g = 0; g < groups; g++) {
+            vf t[16];
+            for (int i = 0; i < 16; i++)
+                t[i] = vf_load(wa->c[g][h][i]);
+            vf_transpose(t);
+            for (size_t i = 0; i < GROUP && g * GROUP + i < n_rows; i++)
+                vf_store(out + (g * GROUP + i) * OUTS + h * GROUP, t[i]);
+        }
+    }
 }

@@ -165,4 +165,4 @@ static void block(float *out, const void *set, size_t rows, size_t row0, size_t 
     }
 }
 
-const ds_gemm ds_gemm_avx512bf16 = { .set_bytes = set_bytes, .prep = prep, .block = block, .work_bytes = sizeof(work_area), .set_rows = 1 };
+const ds_gemm ds_gemm_avx512bf16 = { .set_bytes = set_bytes, .prep = prep, .block = block, .work_bytes = sizeof(work_area), .set_rows = 1, .outs = DS_GEMM_OUTS };

@@ -65,7 +65,7 @@ static void model_dot(int c, int a, int b)
 
 #include "kern/cpu/gemm_amx_body.h"
 
-static const ds_gemm model = { .set_bytes = set_bytes, .prep = prep, .block = block, .work_bytes = sizeof(work_area), .set_rows = GROUP };
+static const ds_gemm model = { .set_bytes = set_bytes, .prep = prep, .block = block, .work_bytes = sizeof(work_area), .set_rows = GROUP, .outs = OUTS };
 
 static void tiles_match_ref(void **state)
 {
@@ -75,7 +75,7 @@ static void tiles_match_ref(void **state)
         uint32_t in;
         uint64_t out;
         uint32_t groups;
-    } shapes[] = { { 32, 16, 1 }, { 96, 5, 1 }, { 160, 40, 2 } };
+    } shapes[] = { { 32, 16, 1 }, { 96, 5, 1 }, { 160, 40, 2 }, { 512, 33, 1 }, { 800, 80, 1 } };
     const ds_gemm_pair pair = { &model, &model, NULL };
     ds_kern ref;
     ds_arena arena;
@@ -89,7 +89,7 @@ static void tiles_match_ref(void **state)
     assert_ok(ds_arena_init(&arena, 8u << 20, &err));
     ds_exec e = { .scratch = &arena, .fault = &fault, .bf16 = true };
     for (size_t t = 0; t < 4; t++)
-        for (size_t c = 0; c < 3; c++)
+        for (size_t c = 0; c < sizeof shapes / sizeof *shapes; c++)
             for (size_t n = 0; n < sizeof row_counts / sizeof *row_counts; n++) {
                 size_t rows = row_counts[n], out = shapes[c].out, in = shapes[c].in, ldx = in * shapes[c].groups;
                 ds_mat w = random_mat(&s, types[t], shapes[c].in, out);
