@@ -39,4 +39,4 @@ recipe-peer: all .venv/bin/python
 .venv/bin/python:
 	python3 -m venv --system-site-packages .venv
 	.venv/bin/pip install -q -r tests/requirements.txt
-.PHONY: all deps demo test sanitize bench fuzz format check install deb recipe-peer
+.PHONY: all deps demo test sanitize bench fuzz format check install chaos deb recipe-peer

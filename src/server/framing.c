@@ -74,6 +74,9 @@ void ds_framing_header(ds_framing *f, const char *name, size_t name_n, const cha
         refuse(f, "a header value is folded over lines");
         return;
     }
+    if (f->next && (uintptr_t)name != f->next)
+        refuse(f, "the head has bytes that belong to no header");
+    f->next = (uintptr_t)value + value_n + 2;
     f->bytes += name_n + 1 + space + value_n + 2;
     if (value_n == 0)
         f->empty_value = true;

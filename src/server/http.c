@@ -20,7 +20,7 @@
 #include "server/server_internal.h"
 
 enum {
-    POOL_EXTRA_BYTES = 16 << 10, /* of a connection's memory besides the head: for the response */
+    POOL_EXTRA_BYTES = 28 << 10, /* of a connection's memory besides the head: the list of its lines, then the response */
     PEM_MAX_BYTES = 1 << 20,
     CALLBACK_BLOCK = 16 << 10,
     PIECE_BYTES = 256 << 10, /* larger bodies are handed out in pieces, so that a reader's progress shows */

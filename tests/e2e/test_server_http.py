@@ -71,6 +71,8 @@ REFUSED = {
     "method": head("G@T", "/health", "Host: a"),
     "two spaces": b"GET  /health HTTP/1.1\r\nHost: a\r\n\r\n",
     "control in target": b"GET /hea\x01lth HTTP/1.1\r\nHost: a\r\n\r\n",
+    "gaps that add up": b"GET /health HTTP/1.1\r\nHost: a\nX: b\0\r\nY: c\r\n\r\n",
+    "bare line feed": b"GET /health HTTP/1.1\r\nHost: a\nX: b\r\n\r\n",
     "version 1.2": head("GET", "/health", "Host: a", version="HTTP/1.2"),
 }
 
@@ -105,6 +107,19 @@ def test_framing_taken(server, name):
             s.sendall(TAKEN[name])
             r = s.recv(65536)
             assert b" 200 OK\r\n" in r and b"Hello." in r, r
+
+
+def test_head_in_pieces(server):
+    """A large head, however it arrives."""
+    data = post(*[f"X-{i}: {'v' * i}" for i in range(220)])
+    for size in (1, 7, 1000, 5000):
+        with server.connect() as s:
+            s.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            for i in range(0, len(data), size):
+                s.sendall(data[i:i + size])
+                if size >= 1000:
+                    time.sleep(0.005)
+            assert b" 200 OK\r\n" in s.recv(65536), size
 
 
 def test_pipelined(server):

@@ -87,8 +87,22 @@ static void missing_bytes(void **state)
     free(elsewhere);
 }
 
+/* Two wrongs don't make a right: a line that ended in a bare line feed is one byte short, one that was cut at a NUL byte one too long. */
+static void gaps_that_add_up(void **state)
+{
+    static const char lines[] = "Host: a\nX: b\0\r\nY: c\r\n";
+    ds_framing f;
+
+    (void)state;
+    ds_framing_start(&f, "GET", 1, "HTTP/1.1");
+    ds_framing_header(&f, lines, 4, lines + 6, 1);
+    ds_framing_header(&f, lines + 8, 1, lines + 11, 1);
+    ds_framing_header(&f, lines + 15, 1, lines + 18, 1);
+    assert_non_null(ds_framing_end(&f, 16 + sizeof lines - 1 + 2));
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(heads), cmocka_unit_test(missing_bytes) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(heads), cmocka_unit_test(missing_bytes), cmocka_unit_test(gaps_that_add_up) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
