@@ -94,6 +94,75 @@ static void one_row(float *out, const uint16_t *x, const ds_mat *w, uint64_t o0,
     }
 }
 
+/* n_rows <= MR rows: each code is decoded once, into registers, for all of them. */
+static inline __attribute__((always_inline)) void few_rows_of(float *out, const uint16_t *x, size_t ldx, const ds_mat *w, uint64_t o0,
+                                                              uint32_t n_outs, ds_mat_type type, int n_rows)
+{
+    size_t in = w->in;
+    uint64_t last = o0 + n_outs - 1;
+
+    for (uint32_t q = 0; 4 * q < n_outs; q++) {
+        uint64_t o = o0 + 4 * q; /* beyond the last output: that one again */
+        code_row row[4];
+        float sums[VW];
+        vf acc[VW];
+        __m512i v[MR];
+        for (uint64_t i = 0; i < 4; i++)
+            row[i] = code_row_of(w, type, o + i < last ? o + i : last);
+        for (int i = 0; i < VW; i++)
+            acc[i] = vf_zero();
+        for (size_t c = 0; c < in; c += 32) {
+            for (int r = 0; r < n_rows; r++)
+                v[r] = _mm512_loadu_si512(x + (size_t)r * ldx + c);
+            for (int i = 0; i < 4; i++) {
+                if (type != DS_MAT_MXFP4 || c % 128 == 0) /* as with one row */
+                    _mm_prefetch((const char *)row[i].data + (type == DS_MAT_BF16 ? 2 * c : type == DS_MAT_MXFP4 ? c / 2 : c) + AHEAD,
+                                 _MM_HINT_T0);
+                __m512i d = decode_bf16(type, row[i], c, in);
+                for (int r = 0; r < n_rows; r++)
+                    acc[4 * r + i] = dot(acc[4 * r + i], d, v[r]);
+            }
+        }
+        vf_store(sums, vf_sums(acc));
+        for (int r = 0; r < n_rows; r++)
+            memcpy(out + r * DS_GEMM_OUTS + 4 * q, sums + 4 * r, 4 * sizeof *sums);
+    }
+}
+
+static inline __attribute__((always_inline)) void few_rows_typed(float *out, const uint16_t *x, size_t ldx, const ds_mat *w, uint64_t o0,
+                                                                 uint32_t n_outs, int n_rows)
+{
+    switch (w->type) {
+    case DS_MAT_BF16:
+        few_rows_of(out, x, ldx, w, o0, n_outs, DS_MAT_BF16, n_rows);
+        break;
+    case DS_MAT_FP8_32X32:
+        few_rows_of(out, x, ldx, w, o0, n_outs, DS_MAT_FP8_32X32, n_rows);
+        break;
+    case DS_MAT_FP8_ROWS:
+        few_rows_of(out, x, ldx, w, o0, n_outs, DS_MAT_FP8_ROWS, n_rows);
+        break;
+    default:
+        few_rows_of(out, x, ldx, w, o0, n_outs, DS_MAT_MXFP4, n_rows);
+        break;
+    }
+}
+
+/* 2 to MR rows */
+static void few_rows(float *out, const uint16_t *x, size_t ldx, const ds_mat *w, uint64_t o0, uint32_t n_outs, size_t n_rows)
+{
+    switch (n_rows) {
+    case 2:
+        few_rows_typed(out, x, ldx, w, o0, n_outs, 2);
+        break;
+    case 3:
+        few_rows_typed(out, x, ldx, w, o0, n_outs, 3);
+        break;
+    default:
+        few_rows_typed(out, x, ldx, w, o0, n_outs, MR);
+    }
+}
+
 /* chains[r*4 + o] go on over n chunks, for n_rows <= MR rows at x, 4 outputs at p; from zero if first, to sums[r*4 + o] if last. */
 static inline __attribute__((always_inline)) void tile_of(vf *chains, float *sums, const uint16_t *x, size_t ldx, const __m512i *p,
                                                           size_t n, int n_rows, bool first, bool last)
@@ -146,6 +215,10 @@ static void block(float *out, const void *set, size_t rows, size_t row0, size_t 
 
     if (n_rows == 1) {
         one_row(out, x, w, o0, n_outs);
+        return;
+    }
+    if (n_rows <= MR) {
+        few_rows(out, x, ld, w, o0, n_outs, n_rows);
         return;
     }
     for (size_t c0 = 0; c0 < ld; c0 += KC) {

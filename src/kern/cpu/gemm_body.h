@@ -1,7 +1,7 @@
 /* Body of a ds_gemm with f32 weights and rows, over the vectors of vec_*.h.
  *
  * Rows are prepared once: padded with zeros to whole chunks of 2*VW, and, but for F32 weights, with the even elements of a chunk before the odd ones, which is how codes are
- * decoded. One row: weights are decoded into registers and used at once; bound by the bytes of the weight, or by decoding when they are in cache. More rows: 16 outputs
+ * decoded. Up to MR rows: weights are decoded into registers and used at once; bound by the bytes of the weight, or by decoding when they are in cache. More rows: 16 outputs
  * are decoded for KC columns into a panel in cache, and tiles of 4 outputs x VW/4 rows run over it; bound by the FMA units. The chain of a (row, output) pair is the same in
  * both: for each chunk in order, the even elements, then the odd ones. Between two panels a chain rests in memory, unrounded. */
 #include "kern/cpu/gemm.h"
@@ -172,6 +172,91 @@ static void one_row(float *out, const float *x, const ds_mat *w, uint64_t o0, ui
     }
 }
 
+/* n_rows <= MR rows: each code is decoded once, into registers, for all of them. */
+static inline __attribute__((always_inline)) void few_rows_of(float *out, const float *x, size_t ldx, const ds_mat *w, uint64_t o0,
+                                                              uint32_t n_outs, ds_mat_type type, int n_rows)
+{
+    size_t in = w->in;
+    uint64_t last = o0 + n_outs - 1;
+
+    for (uint32_t q = 0; 4 * q < n_outs; q++) {
+        uint64_t o = o0 + 4 * q; /* beyond the last output: that one again */
+        out_row r0 = row_of(w, type, o), r1 = row_of(w, type, o + 1 < last ? o + 1 : last);
+        out_row r2 = row_of(w, type, o + 2 < last ? o + 2 : last), r3 = row_of(w, type, o + 3 < last ? o + 3 : last);
+        float sums[VW];
+        vf acc[VW], xa[MR], xb[MR], a, b;
+        for (int i = 0; i < VW; i++)
+            acc[i] = vf_zero();
+        for (size_t c = 0; c < in; c += CHUNK) {
+            if (type != DS_MAT_MXFP4 || c % 128 == 0) { /* as with one row */
+                size_t at = c * code_bits(type) / 8 + AHEAD;
+                _mm_prefetch((const char *)r0.data + at, _MM_HINT_T0);
+                _mm_prefetch((const char *)r1.data + at, _MM_HINT_T0);
+                _mm_prefetch((const char *)r2.data + at, _MM_HINT_T0);
+                _mm_prefetch((const char *)r3.data + at, _MM_HINT_T0);
+            }
+            for (int r = 0; r < n_rows; r++) {
+                xa[r] = vf_load(x + (size_t)r * ldx + c);
+                xb[r] = vf_load(x + (size_t)r * ldx + c + VW);
+            }
+            decode(&a, &b, type, r0, c, in);
+            for (int r = 0; r < n_rows; r++)
+                acc[4 * r] = vf_fma(b, xb[r], vf_fma(a, xa[r], acc[4 * r]));
+            decode(&a, &b, type, r1, c, in);
+            for (int r = 0; r < n_rows; r++)
+                acc[4 * r + 1] = vf_fma(b, xb[r], vf_fma(a, xa[r], acc[4 * r + 1]));
+            decode(&a, &b, type, r2, c, in);
+            for (int r = 0; r < n_rows; r++)
+                acc[4 * r + 2] = vf_fma(b, xb[r], vf_fma(a, xa[r], acc[4 * r + 2]));
+            decode(&a, &b, type, r3, c, in);
+            for (int r = 0; r < n_rows; r++)
+                acc[4 * r + 3] = vf_fma(b, xb[r], vf_fma(a, xa[r], acc[4 * r + 3]));
+        }
+        vf_store(sums, vf_sums(acc));
+        for (int r = 0; r < n_rows; r++)
+            memcpy(out + r * DS_GEMM_OUTS + 4 * q, sums + 4 * r, 4 * sizeof *sums);
+    }
+}
+
+static inline __attribute__((always_inline)) void few_rows_typed(float *out, const float *x, size_t ldx, const ds_mat *w, uint64_t o0,
+                                                                 uint32_t n_outs, int n_rows)
+{
+    switch (w->type) {
+    case DS_MAT_F32:
+        few_rows_of(out, x, ldx, w, o0, n_outs, DS_MAT_F32, n_rows);
+        break;
+    case DS_MAT_BF16:
+        few_rows_of(out, x, ldx, w, o0, n_outs, DS_MAT_BF16, n_rows);
+        break;
+    case DS_MAT_FP8_32X32:
+        few_rows_of(out, x, ldx, w, o0, n_outs, DS_MAT_FP8_32X32, n_rows);
+        break;
+    case DS_MAT_FP8_ROWS:
+        few_rows_of(out, x, ldx, w, o0, n_outs, DS_MAT_FP8_ROWS, n_rows);
+        break;
+    case DS_MAT_MXFP4:
+        few_rows_of(out, x, ldx, w, o0, n_outs, DS_MAT_MXFP4, n_rows);
+        break;
+    }
+}
+
+/* 2 to MR rows */
+static void few_rows(float *out, const float *x, size_t ldx, const ds_mat *w, uint64_t o0, uint32_t n_outs, size_t n_rows)
+{
+    switch (n_rows) {
+#if DS_KERN_CPU_TILE_ROWS == 4
+    case 3:
+        few_rows_typed(out, x, ldx, w, o0, n_outs, 3);
+        break;
+    case 4:
+        few_rows_typed(out, x, ldx, w, o0, n_outs, 4);
+        break;
+#endif
+    default:
+        few_rows_typed(out, x, ldx, w, o0, n_outs, 2);
+    }
+}
+
 static inline __attribute__((always_inline)) void fill_row(float *d, out_row r, size_t c0, size_t c1, size_t in, ds_mat_type type)
 {
     for (size_t c = c0; c < c1; c += CHUNK, d += CHUNK) {
@@ -262,6 +347,10 @@ static void block(float *out, const void *set, size_t rows, size_t row0, size_t 
 
     if (n_rows == 1) {
         one_row(out, x, w, o0, n_outs);
+        return;
+    }
+    if (n_rows <= MR) {
+        few_rows(out, x, padded, w, o0, n_outs, n_rows);
         return;
     }
     for (size_t c0 = 0; c0 < padded; c0 += KC) {
