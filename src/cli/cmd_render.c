@@ -47,7 +47,10 @@ static const ds_opt table[] = {
       .type = DS_OPT_FLAG,
       .offset = offsetof(options, fetch),
       .help = "fetch pictures behind http(s) addresses, for their size; without it such a picture has no size" },
-    { .name = "jsonl", .type = DS_OPT_FLAG, .offset = offsetof(options, jsonl), .help = "one body a line, one result line each; blank lines are skipped" },
+    { .name = "jsonl",
+      .type = DS_OPT_FLAG,
+      .offset = offsetof(options, jsonl),
+      .help = "one body a line, one result line each; blank lines are skipped" },
     { 0 },
 };
 

@@ -22,7 +22,7 @@
 
 #define BLOCK_BYTES (256u * 1024)
 #define NONE UINT32_MAX
-#define OTHER_KEYS 64 /* of an index, besides weight_map */
+#define OTHER_KEYS 64  /* of an index, besides weight_map */
 #define NAME_BYTES 220 /* of a tensor's name in a message, so that the rule behind it fits too */
 
 typedef struct block {

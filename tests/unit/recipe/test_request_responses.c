@@ -220,11 +220,12 @@ static void responses_info(void **state)
                                            { "user", "null" } };
     const ds_request_info_data *i;
     ds_api_error why;
-    ds_request *r = parse(NULL,
-                          "{" M ",'instructions':'i','max_output_tokens':5,'metadata':{'k':'v'},'reasoning':{'effort':'low'},'store':false,"
-                                "'top_p':0.5,'stream':true,"
-                          "'include':['reasoning.encrypted_content'],'tools':[],'truncation':'disabled','text':{'verbosity':'low','format':null}}",
-                          &why);
+    ds_request *r =
+        parse(NULL,
+              "{" M ",'instructions':'i','max_output_tokens':5,'metadata':{'k':'v'},'reasoning':{'effort':'low'},'store':false,"
+              "'top_p':0.5,'stream':true,"
+              "'include':['reasoning.encrypted_content'],'tools':[],'truncation':'disabled','text':{'verbosity':'low','format':null}}",
+              &why);
     size_t found = 0;
 
     (void)state;
