@@ -167,8 +167,11 @@ static void fill_vision(service *s, ds_server_vision *v, const char *image_token
     v->ctx = s;
 }
 
+static volatile sig_atomic_t is_ready;
+
 static void ready(void *ctx)
 {
+    is_ready = 1;
     printf("listening on %s\n", ds_server_url(((service *)ctx)->server));
     fflush(stdout);
 }
@@ -319,6 +322,8 @@ static void on_signal(int sig)
 {
     if (sig == SIGHUP)
         ds_server_ask(signaled, DS_SERVER_RELOAD);
+    else if (terms && !is_ready) /* a model that is still being opened isn't waited for */
+        _exit(0);
     else
         ds_server_ask(signaled, terms++ == 0 ? DS_SERVER_DRAIN : DS_SERVER_STOP);
 }
