@@ -16,7 +16,7 @@
 #include "server/server.h"
 
 typedef struct {
-    const char *model, *host, *unix_path, *admin, *tls_cert, *tls_key, *cors, *keys, *prefix, *responses_db, *access_log, *speculate,
+    const char *model, *host, *unix_path, *admin, *tls_cert, *tls_key, *cors, *keys, *prefix, *responses_db, *access_log, *otlp, *speculate,
         *replay;
     ds_opt_list names, set;
     int mode, act, kernels, encoding, log_level;
@@ -79,6 +79,7 @@ static const ds_opt table[] = {
     { .name = "metrics-auth", .type = DS_OPT_FLAG, O(metrics_auth), .help = "/metrics needs a key" },
     { .name = "metrics-prefix", .type = DS_OPT_STR, O(prefix), .def = "deepserve_", .arg = "TEXT", .help = "in front of metric names; vllm: for dashboards made for vLLM" },
     { .name = "access-log", .type = DS_OPT_STR, O(access_log), .arg = "FILE", .help = "JSON lines, one a request (default: standard error)" },
+    { .name = "otlp", .type = DS_OPT_STR, O(otlp), .arg = "URL", .help = "OpenTelemetry collector that gets a span for each request, by OTLP over HTTP" },
     { .name = "quiet", .type = DS_OPT_FLAG, O(quiet), .help = "no access log" },
     { .name = "log-level", .type = DS_OPT_ENUM, O(log_level), .def = "info", .arg = "NAME", .choices = "error|warn|info|debug", .help = "what goes to standard error" },
     { .name = "replay-file", .type = DS_OPT_STR, O(replay), .arg = "F.jsonl", .help = "answers recorded outputs instead of computing, for protocol tests; of the model only tokenizer and config are read" },
@@ -460,6 +461,7 @@ int ds_cmd_serve(int argc, char **argv)
         .responses_ttl_ms = o.responses_ttl_ms,
         .responses_bytes = o.responses_bytes,
         .log = &log,
+        .otlp_url = o.otlp,
         .access_fd = o.quiet ? -1 : access_fd,
         .tag = o.replay ? choose_answer : NULL,
         .ctx = &s,

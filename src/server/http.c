@@ -485,6 +485,48 @@ static void log_access(ds_exchange *x, uint64_t now)
     ds_buf_puts(b, x->gone ? ",\"disconnected\":true}\n" : "}\n");
 }
 
+/* The request as a span, and where its time went as spans below it. */
+static void add_spans(ds_exchange *x, uint64_t now)
+{
+    ds_spans *spans = x->s->spans;
+    char random[40], parent[17];
+    const char *trace = x->trace[0] ? x->trace + 3 : random;
+    uint64_t id, decode;
+
+    if (!spans || !x->route || !x->route->model || (x->trace[0] && !(x->trace[54] & 1))) /* the last digit of the flags: sampled */
+        return;
+    ds_server_make_id(x->s, random, sizeof random, "");
+    id = strtoull(random + 16, NULL, 16) | 1;
+    snprintf(parent, sizeof parent, "%016llx", (unsigned long long)id);
+    ds_spans_add(spans, &(ds_span){ .name = x->route->name,
+                                    .trace = trace,
+                                    .parent = x->trace[0] ? x->trace + 36 : NULL,
+                                    .id = id,
+                                    .start_us = x->start_us,
+                                    .end_us = now,
+                                    .server = true,
+                                    .status = x->replied ? x->status : 0,
+                                    .request_id = x->id,
+                                    .prompt_tokens = x->prompt_tokens,
+                                    .output_tokens = x->output_tokens });
+    if (!x->first_us)
+        return;
+    decode = now > x->first_us ? now : x->first_us;
+    const ds_span parts[] = {
+        { .name = "prepare", .start_us = x->body_us, .end_us = x->prepared_us },
+        { .name = "queue", .start_us = x->begun_us - x->queued_us, .end_us = x->begun_us },
+        { .name = "prefill", .start_us = x->begun_us, .end_us = x->first_us },
+        { .name = "decode", .start_us = x->first_us, .end_us = decode },
+    };
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        ds_span p = parts[i];
+        p.trace = trace;
+        p.parent = parent;
+        p.id = id + 2 * (i + 1);
+        ds_spans_add(spans, &p);
+    }
+}
+
 void ds_http_flush_access(ds_server *s)
 {
     size_t at = 0;
@@ -518,8 +560,10 @@ static void on_completed(void *cls, struct MHD_Connection *m, void **con_cls, en
     s->m.bytes_out += x->sent;
     if (x->stream)
         s->m.streams--;
-    if (x->started)
+    if (x->started) {
         log_access(x, now);
+        add_spans(x, now);
+    }
     if (x->c->x == x) {
         x->c->x = NULL;
         x->c->since_us = now;

@@ -128,6 +128,8 @@ static ds_rc set_up(ds_server *s, ds_err *err)
         rc = ds_auth_open(&s->auth, o->keys_file, err);
     if (rc == DS_OK)
         rc = ds_store_open(&s->store, o->responses_db, o->responses_ttl_ms / 1000, o->responses_bytes, err);
+    if (rc == DS_OK && o->otlp_url)
+        rc = ds_spans_create(&s->spans, o->otlp_url, o->log, err);
     return rc == DS_OK ? ds_http_listen(s, err) : rc;
 }
 
@@ -160,6 +162,7 @@ void ds_server_destroy(ds_server *s)
     if (!s)
         return;
     ds_http_close(s);
+    ds_spans_destroy(s->spans);
     ds_auth_close(s->auth);
     ds_store_close(s->store);
     ds_seal_destroy(s->seal);

@@ -63,6 +63,7 @@ typedef struct {
 
     const ds_log *log;       /* borrowed; NULL: none */
     int access_fd;           /* access log, a JSON object a line; -1: none */
+    const char *otlp_url;    /* collector of spans, without /v1/traces; NULL: none are made */
     int64_t (*wall_s)(void); /* Unix time; NULL: the clock */
 
     /* Called in the loop for each accepted request before it goes to the engine; what it returns is ds_server_tag of the request's `user`. NULL: none. */

@@ -18,6 +18,7 @@
 #include "server/outq.h"
 #include "server/page.h"
 #include "server/server.h"
+#include "server/spans.h"
 #include "server/store.h"
 
 typedef struct ds_conn ds_conn;
@@ -176,6 +177,7 @@ struct ds_server {
     uint64_t id_count;
     ds_auth *auth;
     ds_store *store; /* locks itself */
+    ds_spans *spans;
     ds_metrics m;
     ds_engine_plan plan;
     bool has_plan;

@@ -548,3 +548,36 @@ def test_refuses_to_start(deepserve, model, folder, server):
     ]:
         done = deepserve("serve", *args)
         assert done.returncode == status and done.stdout == b"" and text in done.stderr.decode(), (args, done)
+
+
+def test_spans(program, model, folder):
+    import http.server
+    import threading
+    got = []
+
+    class Collector(http.server.BaseHTTPRequestHandler):
+        def do_POST(self):
+            got.append((self.path, json.loads(self.rfile.read(int(self.headers["content-length"])))))
+            self.send_response(200)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *args):
+            pass
+
+    collector = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Collector)
+    threading.Thread(target=collector.serve_forever, daemon=True).start()
+    trace, parent = "a" * 31 + "1", "b" * 16
+    with Server(program, model, "--otlp", f"http://127.0.0.1:{collector.server_port}", replay=[{"text": "x</think>Hello.", "repeat": True}], folder=folder, step=2000) as s:
+        status, headers, _ = s.request("POST", "/v1/chat/completions", CHAT, {"traceparent": f"00-{trace}-{parent}-01", "X-Request-Id": "r1"})
+        assert status == 200 and headers["traceparent"] == f"00-{trace}-{parent}-01"
+        s.request("POST", "/v1/chat/completions", CHAT, {"traceparent": f"00-{trace}-{parent}-00"})
+        s.request("POST", "/v1/messages", "{}")
+        assert s.stop() == 0
+    collector.shutdown()
+    assert {path for path, _ in got} == {"/v1/traces"}
+    spans = [x for _, body in got for x in body["resourceSpans"][0]["scopeSpans"][0]["spans"]]
+    assert sorted(x["name"] for x in spans) == ["chat", "decode", "messages", "prefill", "prepare", "queue"]
+    chat = next(x for x in spans if x["name"] == "chat")
+    assert chat["traceId"] == trace and chat["parentSpanId"] == parent
+    assert all(x["traceId"] == trace and x["parentSpanId"] == chat["spanId"] and int(x["startTimeUnixNano"]) <= int(x["endTimeUnixNano"]) for x in spans if x["name"] not in ("chat", "messages"))
