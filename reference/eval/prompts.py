@@ -159,7 +159,7 @@ def recall_turns(r):
 
 
 def recall_text(r):
-    """Fact in a text of about 600 characters a part: four texts inside the training length (1,024 tokens), six beyond it."""
+    """A fact in a text of some short parts: six texts inside the training length (1,024 tokens), four beyond it."""
     for parts in (5, 5, 6, 6, 14, 14, 16, 28, 28, 32):
         kind, value = r.choice((("secret number", str(r.randint(100, 999))), ("name of the ship", tasks.cap(tasks._word(r))), ("password", tasks._word(r) + str(r.randint(10, 99))), ("name of the town", tasks.cap(tasks._word(r)))))
         text = [r.choice((lambda: prose.scene(r), lambda: stories.story(r, short=True)[0], lambda: prose.about(r)[1]))() for _ in range(parts)]
@@ -231,7 +231,7 @@ def bad_input(r):
     text = []
     while sum(map(len, text)) < 28000:
         text.append(stories.story(r)[0])
-    yield ask("\n\n".join(text) + "\n\nWhat is this text about?"), dict(kind="sane", about="8k tokens of stories")
+    yield ask("\n\n".join(text) + "\n\nWhat is this text about?"), dict(kind="sane", about="28,000 characters of stories")
     yield ask("word " * 6000), dict(kind="sane", about="one word 6,000 times")
 
 

@@ -12,6 +12,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 
 import numpy as np
 
@@ -48,9 +49,10 @@ class Program:
             with open(path, encoding="utf-8") as f:
                 return json.load(f)
         value = make()
-        with open(path + ".tmp", "w", encoding="utf-8") as f:
+        mine = f"{path}.{os.getpid()}.{threading.get_ident()}"      # two threads may ask for the same
+        with open(mine, "w", encoding="utf-8") as f:
             json.dump(value, f)
-        os.rename(path + ".tmp", path)
+        os.rename(mine, path)
         return value
 
     def call(self, *args, stdin=b"", good=(0,)):
