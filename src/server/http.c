@@ -553,8 +553,10 @@ static void on_completed(void *cls, struct MHD_Connection *m, void **con_cls, en
     if (!x)
         return;
     s = x->s;
-    if (code != MHD_REQUEST_TERMINATED_COMPLETED_OK && x->started)
+    if (code != MHD_REQUEST_TERMINATED_COMPLETED_OK && x->started && !x->gone) { /* a write failed before we looked */
         x->gone = true;
+        s->m.disconnected += x->complete;
+    }
     if (x->call) /* the response isn't out */
         ds_call_abandon(x->call);
     s->m.bytes_out += x->sent;
