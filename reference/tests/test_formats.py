@@ -72,7 +72,7 @@ def test_records_have_the_released_sizes():
 def test_weight_quantisation_is_idempotent(quant, value, shape):
     w = torch.randn(*shape) * torch.pow(2.0, torch.randint(-6, 6, shape).float())
     q = value(*quant(w))
-    assert (value(*quant(q)) == q).all() and (q - w).abs().max() < w.abs().max() / 8
+    assert (value(*quant(q)) == q).all() and (q - w).abs().max() < w.abs().max() / 4.9  # between the codes 4 and 6 an error of 1, where the largest is 5 at least
 
 
 def test_packing():

@@ -201,7 +201,8 @@ def test_v41_tokens(tmp_path):
     assert kinds[0] == kinds[1] == kinds[2] == dropped and set(kinds[3:128000]) == {text}
     assert set(kinds[128000:128799]) == {dropped} and set(kinds[128799:128823]) == {control}
     assert kinds[128823] == kinds[128824] == dropped and set(kinds[128825:128847]) == {control}
-    assert set(kinds[128847:129262]) == {dropped} and set(kinds[129262:129265]) == {control}
+    assert set(kinds[128847:129262]) == {dropped} and kinds[129262] == kinds[129263] == control
+    assert kinds[129264] == dropped  # the image token: a model that says it shows nobody a picture
     assert set(kinds[129265:129271]) == {dropped} and set(kinds[129271:129279]) == {control} and kinds[129279] == dropped
     t.close()
 
