@@ -91,8 +91,8 @@ static void hidden_blocks(void *arg, size_t begin, size_t end, uint32_t member)
             j->g3->block(u, j->x + j->x_at[i], rows, r0, nr, &a->w3[j->expert[i]], o0, n, work);
             for (size_t r = 0; r < nr; r++) {
                 size_t p = j->first[i] + r0 + r;
-                j->p->hidden(j->hidden + p * a->inner + o0, g + r * outs, u + r * outs, n, a->w[j->order[p]], a->limit,
-                             j->e->bf16, j->e->bf16);
+                j->p->hidden(j->hidden + p * a->inner + o0, g + r * outs, u + r * outs, n, a->w[j->order[p]], a->limit, j->e->bf16,
+                             j->e->bf16);
             }
         }
     }

@@ -24,4 +24,6 @@ static inline void settled(const void *p)
 
 #include "kern/cpu/gemm_amx_body.h"
 
-const ds_gemm ds_gemm_amx = { .set_bytes = set_bytes, .prep = prep, .block = block, .work_bytes = sizeof(work_area), .set_rows = GROUP, .outs = OUTS };
+const ds_gemm ds_gemm_amx = {
+    .set_bytes = set_bytes, .prep = prep, .block = block, .work_bytes = sizeof(work_area), .set_rows = GROUP, .outs = OUTS
+};

@@ -83,7 +83,7 @@ static void prep(void *set, const float *x, size_t ldx, const uint32_t *index, s
 /* A panel that is being decoded, tile by tile. */
 typedef struct {
     __m512i (*a)[STEPS][16];
-    const code_row *row; /* [OUTS] */
+    const code_row *row;        /* [OUTS] */
     size_t in, c0, steps, left; /* `left` tiles aren't done yet; the next is step `step` of `half` */
     size_t half, step;
     ds_mat_type type;
@@ -144,9 +144,9 @@ typedef struct {
     const panel *a;
     const uint16_t *b; /* first step of the first group of rows */
     size_t group_len, pitch, steps;
-    float (*c)[2][16][16]; /* of the groups */
+    float (*c)[2][16][16];  /* of the groups */
     bool zero, load, store; /* tiles C at the start and at the end; neither zero nor load: they are where they were */
-    size_t all_steps; /* of this panel, for all rows: the next panel is spread over them */
+    size_t all_steps;       /* of this panel, for all rows: the next panel is spread over them */
 } part;
 
 static inline __attribute__((always_inline)) void run_part(const part *p, filler *f, size_t *owed, size_t tiles, bool two_halves,

@@ -116,7 +116,11 @@ static inline __attribute__((always_inline)) void few_rows_of(float *out, const 
                 v[r] = _mm512_loadu_si512(x + (size_t)r * ldx + c);
             for (int i = 0; i < 4; i++) {
                 if (type != DS_MAT_MXFP4 || c % 128 == 0) /* as with one row */
-                    _mm_prefetch((const char *)row[i].data + (type == DS_MAT_BF16 ? 2 * c : type == DS_MAT_MXFP4 ? c / 2 : c) + AHEAD,
+                    _mm_prefetch((const char *)row[i].data +
+                                     (type == DS_MAT_BF16    ? 2 * c
+                                      : type == DS_MAT_MXFP4 ? c / 2
+                                                             : c) +
+                                     AHEAD,
                                  _MM_HINT_T0);
                 __m512i d = decode_bf16(type, row[i], c, in);
                 for (int r = 0; r < n_rows; r++)
@@ -238,4 +242,6 @@ static void block(float *out, const void *set, size_t rows, size_t row0, size_t 
     }
 }
 
-const ds_gemm ds_gemm_avx512bf16 = { .set_bytes = set_bytes, .prep = prep, .block = block, .work_bytes = sizeof(work_area), .set_rows = 1, .outs = DS_GEMM_OUTS };
+const ds_gemm ds_gemm_avx512bf16 = {
+    .set_bytes = set_bytes, .prep = prep, .block = block, .work_bytes = sizeof(work_area), .set_rows = 1, .outs = DS_GEMM_OUTS
+};

@@ -369,6 +369,10 @@ static void block(float *out, const void *set, size_t rows, size_t row0, size_t 
     }
 }
 
-const ds_gemm V(ds_gemm) = {
-    .set_bytes = set_bytes, .prep = prep, .block = block, .work_bytes = sizeof(work_area), .set_rows = 1, .outs = DS_GEMM_OUTS, .f32_weights = true
-};
+const ds_gemm V(ds_gemm) = { .set_bytes = set_bytes,
+                             .prep = prep,
+                             .block = block,
+                             .work_bytes = sizeof(work_area),
+                             .set_rows = 1,
+                             .outs = DS_GEMM_OUTS,
+                             .f32_weights = true };

@@ -65,7 +65,9 @@ static void model_dot(int c, int a, int b)
 
 #include "kern/cpu/gemm_amx_body.h"
 
-static const ds_gemm model = { .set_bytes = set_bytes, .prep = prep, .block = block, .work_bytes = sizeof(work_area), .set_rows = GROUP, .outs = OUTS };
+static const ds_gemm model = {
+    .set_bytes = set_bytes, .prep = prep, .block = block, .work_bytes = sizeof(work_area), .set_rows = GROUP, .outs = OUTS
+};
 
 static void tiles_match_ref(void **state)
 {
