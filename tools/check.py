@@ -23,6 +23,7 @@ MAY_SEE["model"] |= {"parallel"}
 MAY_SEE["engine"] |= {"parallel", "grammar"}
 MAY_SEE["cluster"] = {"base", "kvstore"}
 MAY_SEE["image"] = {"base", "format", "recipe"}
+MAY_SEE["llm"] = {"base", "format", "kern", "model", "engine", "recipe"}
 MAY_SEE["server"] |= {"grammar", "recipe", "image", "kvstore", "cluster", "parallel"}
 
 # Only the program's own folder reads the environment, ends the process or prints results.

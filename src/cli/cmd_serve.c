@@ -13,6 +13,7 @@
 
 #include "cli/gen.h"
 #include "cli/replay.h"
+#include "llm/parts.h"
 #include "server/server.h"
 
 typedef struct {
@@ -183,7 +184,7 @@ static void ready(void *ctx)
 static ds_rc fit_memory(ds_engine_opts *eo, const ds_model *m, const options *o, ds_err *err)
 {
     ds_engine_plan plan;
-    uint64_t most = ds_cli_available_bytes() / 10 * 7;
+    uint64_t most = ds_llm_available_bytes() / 10 * 7;
     uint32_t low = 1, high;
     ds_rc rc;
 
@@ -287,7 +288,7 @@ static ds_rc load(void *ctx, ds_server_model *out, ds_err *err)
     if (rc == DS_OK)
         rc = open_engine(s, &eo, &config, err);
     if (rc == DS_OK)
-        rc = ds_cli_stop_ids(out->stop_ids, &out->n_stop_ids, o->model, &config, err);
+        rc = ds_llm_read_stop_ids(out->stop_ids, &out->n_stop_ids, o->model, &config, err);
     if (rc == DS_OK)
         rc = ds_engine_start(s->engine, err);
     if (rc != DS_OK)

@@ -6,11 +6,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/json.h"
-#include "format/file.h"
+#include "llm/parts.h"
 
 bool ds_cli_speculate_parse(int *out, const char *word)
 {
@@ -34,62 +32,6 @@ bool ds_cli_speculate_parse(int *out, const char *word)
     return true;
 }
 
-ds_rc ds_cli_stop_ids(int32_t ids[DS_CLI_STOP_IDS], size_t *n_ids, const char *dir, const ds_config *c, ds_err *err)
-{
-    char path[4096], label[200], *text;
-    size_t n;
-    struct stat st;
-    ds_json_doc *doc;
-    const ds_json *eos, *v;
-    ds_rc rc;
-
-    snprintf(path, sizeof path, "%s/generation_config.json", dir);
-    ds_file_label(label, sizeof label, path);
-    ids[0] = (int32_t)c->eos_token_id;
-    *n_ids = 1;
-    if (lstat(path, &st) != 0)
-        return DS_OK;
-    rc = ds_file_read(&text, &n, path, DS_CONFIG_FILE_MAX_BYTES, err);
-    if (rc != DS_OK)
-        return rc;
-    rc = ds_json_parse(&doc, text, n, &(ds_json_opts){ .max_depth = 64, .refuse_duplicates = true }, err);
-    free(text);
-    if (rc != DS_OK)
-        return ds_err_prefix(err, rc, "%s: ", label);
-    if (!ds_json_is(ds_json_root(doc), DS_JSON_OBJECT))
-        rc = ds_fail(err, DS_E_FORMAT, "%s: must hold an object, holds %s", label, ds_json_type_name(ds_json_root(doc)));
-    eos = ds_json_get(ds_json_root(doc), "eos_token_id");
-    if (eos && eos->type != DS_JSON_NULL) {
-        v = eos->type == DS_JSON_ARRAY ? eos->child : eos;
-        *n_ids = 0;
-        for (; v && rc == DS_OK; v = eos->type == DS_JSON_ARRAY ? v->next : NULL) {
-            int64_t id;
-            if (!ds_json_i64(v, &id) || id < 0 || id >= c->vocab_size)
-                rc = ds_fail(err, DS_E_FORMAT, "%s: eos_token_id: expected token ids below %u", label, c->vocab_size);
-            else if (*n_ids == DS_CLI_STOP_IDS)
-                rc = ds_fail(err, DS_E_FORMAT, "%s: eos_token_id: more than %d ids", label, DS_CLI_STOP_IDS);
-            else
-                ids[(*n_ids)++] = (int32_t)id;
-        }
-    }
-    ds_json_free(doc);
-    return rc;
-}
-
-size_t ds_cli_available_bytes(void)
-{
-    char line[128];
-    uint64_t kib = UINT64_MAX / 1024;
-    FILE *f = fopen("/proc/meminfo", "re");
-
-    while (f && fgets(line, sizeof line, f))
-        if (sscanf(line, "MemAvailable: %" SCNu64, &kib) == 1)
-            break;
-    if (f)
-        fclose(f);
-    return kib * 1024;
-}
-
 static const char *token_bytes(void *ctx, int32_t id, size_t *n)
 {
     const ds_cli_gen *g = ctx;
@@ -103,7 +45,7 @@ static const char *token_bytes(void *ctx, int32_t id, size_t *n)
 /* The plan must fit into what is free. Without a context given, a smaller one is taken and said. */
 static ds_rc fit(const ds_model *m, ds_engine_opts *eo, bool context_given, ds_err *err)
 {
-    uint64_t available = ds_cli_available_bytes();
+    uint64_t available = ds_llm_available_bytes();
     uint32_t wish = eo->max_context;
     ds_engine_plan plan;
     ds_rc rc = ds_engine_plan_get(&plan, m, eo, err);
@@ -167,7 +109,7 @@ ds_rc ds_cli_gen_open(ds_cli_gen *g, const ds_cli_gen_opts *o, int speculate, ui
     if (rc == DS_OK)
         rc = ds_encoder_create(&g->encoder, g->tokenizer, NULL, err);
     if (rc == DS_OK)
-        rc = ds_cli_stop_ids(g->stop_ids, &g->n_stop_ids, o->model, ds_model_config(g->m.model), err);
+        rc = ds_llm_read_stop_ids(g->stop_ids, &g->n_stop_ids, o->model, ds_model_config(g->m.model), err);
     if (rc == DS_OK)
         rc = open_engine(g, o, speculate, parallel, err);
     if (rc != DS_OK)

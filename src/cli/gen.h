@@ -2,7 +2,7 @@
 #ifndef DS_CLI_GEN_H
 #define DS_CLI_GEN_H
 
-#include <ds/engine.h>
+#include <ds/llm.h>
 #include <ds/request.h>
 #include <ds/tokenizer.h>
 
@@ -55,22 +55,16 @@ typedef struct {
       .help = "prompt and answer at most; 0 = the model's limit, or what fits" }
 /* clang-format on */
 
-enum { DS_CLI_STOP_IDS = 16 };
-
 typedef struct {
     ds_cli_model m;
     ds_tokenizer *tokenizer;
     ds_encoder *encoder;
     ds_engine *engine;
-    int32_t stop_ids[DS_CLI_STOP_IDS];
+    int32_t stop_ids[DS_LLM_STOP_IDS];
     size_t n_stop_ids;
     uint32_t context, parallel; /* tokens; sequences */
 } ds_cli_gen;
 
-/* eos_token_id of the directory's generation_config.json, a number or a list; config.json's where there is none. */
-ds_rc ds_cli_stop_ids(int32_t ids[DS_CLI_STOP_IDS], size_t *n_ids, const char *dir, const ds_config *c, ds_err *err);
-/* Memory that this process may take, by the kernel's own estimate; SIZE_MAX if it can't be read. */
-size_t ds_cli_available_bytes(void);
 /* "auto", "off" or a number; false: something else. */
 bool ds_cli_speculate_parse(int *out, const char *word);
 /* Opens all of it and starts the engine, for `parallel` sequences at a time. A context of 0 becomes the model's limit, or less where memory is short (said on standard error). On failure nothing is held. */

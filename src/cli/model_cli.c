@@ -5,37 +5,15 @@
 #include <string.h>
 #include <unistd.h>
 
-#include <ds/tokenizer.h>
-
 #include "base/json.h"
 #include "format/file.h"
+#include "llm/parts.h"
 
 enum { IDS_FILE_MAX_BYTES = 256 << 20, IDS_MAX = 64 << 20 };
 
-static ds_rc token_map(void *ctx, const char *dir, int32_t *map, uint32_t vocab, ds_err *err)
-{
-    char path[4096];
-    ds_tokenizer *t;
-    uint32_t classes;
-    ds_rc rc;
-
-    (void)ctx;
-    if ((size_t)snprintf(path, sizeof path, "%s/tokenizer.json", dir) >= sizeof path)
-        return ds_fail(err, DS_E_ARG, "model directory: the path is longer than %zu bytes", sizeof path - 16);
-    rc = ds_tokenizer_open(&t, path, err);
-    if (rc != DS_OK)
-        return rc;
-    if (ds_tokenizer_size(t) != vocab)
-        rc = ds_fail(err, DS_E_FORMAT, "tokenizer.json: %u ids; vocab_size in config.json is %u", ds_tokenizer_size(t), vocab);
-    else
-        rc = ds_tokenizer_engram_map(t, (uint32_t *)map, &classes, err);
-    ds_tokenizer_destroy(t);
-    return rc;
-}
-
 ds_rc ds_cli_model_open(ds_cli_model *m, const char *dir, const char *kernels, uint32_t threads, ds_err *err)
 {
-    ds_model_opts o = { .kernels = kernels, .token_map = token_map };
+    ds_model_opts o = { .kernels = kernels, .token_map = ds_llm_token_map };
     long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
     ds_rc rc;
 

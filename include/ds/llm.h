@@ -1,0 +1,43 @@
+/* A model directory opened for generation in one call: model, tokenizer, end-of-text ids, thread team and a running engine.
+ *
+ *   ds_llm_open      opens all of it; what doesn't fit into memory is refused, or the context made smaller when none was asked for
+ *   ds_llm_engine    the engine: requests go there (ds/engine.h)
+ *   ds_llm_close     cancels what is left and gives everything back
+ *
+ * Threads: open and close from one thread; what the engine allows holds for it, the rest is constant after open. */
+#ifndef DS_LLM_H
+#define DS_LLM_H
+
+#include <ds/engine.h>
+#include <ds/tokenizer.h>
+
+typedef struct ds_llm ds_llm;
+
+enum { DS_LLM_STOP_IDS = 16 };
+
+/* Zero means the default that is named. */
+typedef struct {
+    const char *kernels;  /* "ref", "avx2", "avx512", "amx"; NULL = the best here */
+    ds_engine_mode mode;  /* CED */
+    bool bf16;            /* activations; f32 */
+    uint32_t threads;     /* one for each CPU */
+    uint32_t max_context; /* tokens of prompt and output; the model's limit, or what fits into memory */
+    uint32_t max_running; /* sequences decoded at a time; 16 */
+    int drafts;           /* as in ds_engine_opts: 0 = off, N, DS_ENGINE_DRAFTS_AUTO */
+} ds_llm_opts;
+
+/* opts may be NULL. On failure *out is NULL and nothing is held. DS_E_ARG, DS_E_FORMAT, DS_E_IO, DS_E_NOMEM. */
+ds_rc ds_llm_open(ds_llm **out, const char *dir, const ds_llm_opts *opts, ds_err *err);
+void ds_llm_close(ds_llm *l); /* NULL is fine */
+
+ds_engine *ds_llm_engine(const ds_llm *l); /* valid until close, like all that follow */
+const ds_tokenizer *ds_llm_tokenizer(const ds_llm *l);
+const int32_t *ds_llm_stop_ids(const ds_llm *l, size_t *n); /* ids that end a text: generation_config.json, else config.json */
+uint32_t ds_llm_context(const ds_llm *l);                   /* tokens of prompt and output that one sequence may have */
+uint32_t ds_llm_vocab(const ds_llm *l);
+int32_t ds_llm_bos(const ds_llm *l); /* goes in front of raw text */
+
+/* Sizes of the structs that a binding writes down again, in the order of the list in llm.c; *n their number. */
+const size_t *ds_llm_abi(size_t *n);
+
+#endif

@@ -1,0 +1,311 @@
+"""Generation in this process: LLM(model).generate(prompts, SamplingParams(...)), in the shape that users of vLLM know (ds/llm.h, ds/engine.h)."""
+import ctypes as C
+import dataclasses
+import os
+import pathlib
+import threading
+from typing import Dict, List, Optional, Sequence, Union
+
+from . import _engine as E
+from ._lib import Err, bytes_of, check, decoded
+from .errors import Error
+from .request import render
+from .tokenizer import Tokenizer
+
+SEED_STEP = 0x9E3779B97F4A7C15  # seeds of a request's samples lie far apart, as in `deepserve generate`
+MODES = {"ced": 0, "exact": 1}
+DTYPES = {"float32": False, "bfloat16": True}
+
+
+@dataclasses.dataclass
+class SamplingParams:
+    """How to draw. seed None: another text every time. top_k 0 or -1: off. max_tokens None: to the end of the context. logprobs N: of every token, and of
+    the N most likely ones (at most 20). The model's own end-of-text ids always end a text, unless ignore_eos."""
+    n: int = 1
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    seed: Optional[int] = None
+    max_tokens: Optional[int] = 16
+    stop: Union[None, str, Sequence[str]] = None
+    stop_token_ids: Optional[Sequence[int]] = None
+    ignore_eos: bool = False
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logprobs: Optional[int] = None
+    logit_bias: Optional[Dict[int, float]] = None
+
+
+@dataclasses.dataclass
+class Logprob:
+    logprob: float
+    rank: Optional[int]  # 1 = most likely; None: drawn, and not among the most likely ones asked for
+    decoded_token: str
+
+
+@dataclasses.dataclass
+class CompletionOutput:
+    """token_ids: without the id that ended the text. text: up to a stop string. finish_reason: "stop" or "length". stop_reason: the stop string or the id
+    of stop_token_ids that ended it, else None."""
+    index: int
+    text: str = ""
+    token_ids: List[int] = dataclasses.field(default_factory=list)
+    cumulative_logprob: Optional[float] = None
+    logprobs: Optional[List[Dict[int, Logprob]]] = None
+    finish_reason: Optional[str] = None
+    stop_reason: Union[None, int, str] = None
+
+
+@dataclasses.dataclass
+class RequestOutput:
+    request_id: str
+    prompt: Optional[str]
+    prompt_token_ids: List[int]
+    outputs: List[CompletionOutput]
+    finished: bool = False
+    num_cached_tokens: int = 0
+
+
+def _u(value, name, bits):
+    """ctypes would take the low bits of any number."""
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << bits:
+        raise Error(-2, f"{name}: expected a whole number from 0 to {(1 << bits) - 1}, got {value!r}")
+    return value
+
+
+def _drafts(word):
+    if word == "auto":
+        return E.DRAFTS_AUTO
+    return 0 if word in ("off", None) else _u(word, "speculate", 6)
+
+
+def _choice(table, value, name):
+    if value not in table:
+        raise Error(-2, f"{name}: '{value}'; expected one of: {', '.join(table)}")
+    return table[value]
+
+
+class _Job:
+    """One prompt on its way."""
+
+    def __init__(self, llm, index, prompt, ids, params):
+        n = _u(params.n, "n", 16)
+        self.params, self.id, self.failed = params, None, None
+        self.output = RequestOutput(str(index), prompt, ids, [CompletionOutput(k) for k in range(n)])
+        self.stops = [params.stop] if isinstance(params.stop, str) else list(params.stop or [])
+        self.decoders, self.pieces = [llm.tokenizer.decoder() for _ in range(n)], [[] for _ in range(n)]
+        for o in self.output.outputs if params.logprobs is not None else []:
+            o.cumulative_logprob, o.logprobs = 0.0, []
+        self.request = self._request(llm, ids, params, n)
+
+    def _request(self, llm, ids, params, n):
+        for at, id in enumerate(ids):
+            if isinstance(id, bool) or not isinstance(id, int) or not 0 <= id < llm.vocab_size:
+                raise Error(-2, f"token id {id!r} at position {at} is outside the vocabulary, 0..{llm.vocab_size - 1}")
+        end = ([] if params.ignore_eos else llm.stop_ids) + [_u(x, "stop_token_ids", 31) for x in params.stop_token_ids or []]
+        texts = [bytes_of(s) for s in self.stops]
+        bias = [E.Bias(_u(id, "logit_bias", 32), b) for id, b in (params.logit_bias or {}).items()]
+        seed = int.from_bytes(os.urandom(8), "little") if params.seed is None else params.seed & (1 << 64) - 1
+        q = E.EngineRequest(n_prompt=len(ids), n=n, n_bias=len(bias), n_stop_ids=len(end), n_stop=len(texts))
+        q.max_tokens = llm.max_model_len if params.max_tokens is None else _u(params.max_tokens, "max_tokens", 32)
+        q.sampling = E.Sampling(params.temperature, params.top_p, params.min_p, 0 if params.top_k == -1 else _u(params.top_k, "top_k", 32),
+                                params.repetition_penalty, params.presence_penalty, params.frequency_penalty, seed, SEED_STEP)
+        q.prompt, q.stop_ids = (C.c_int32 * len(ids))(*ids), (C.c_int32 * len(end))(*end)
+        q.bias, q.stop, q.stop_bytes = (E.Bias * len(bias))(*bias), (C.c_char_p * len(texts))(*texts), (C.c_size_t * len(texts))(*map(len, texts))
+        q.logprobs, q.n_top = params.logprobs is not None, _u(params.logprobs or 0, "logprobs", 32)
+        if n == 0:
+            raise Error(-2, "n: expected at least 1, got 0")
+        return q
+
+    def token(self, llm, sample, t):
+        o = self.output.outputs[sample]
+        o.token_ids.append(t.id)
+        self.pieces[sample].append(self.decoders[sample].push(t.id))
+        if o.logprobs is None:
+            return
+        top = {x.id: Logprob(x.logprob, rank, llm._spelling(x.id)) for rank, x in enumerate(t.top[:t.n_top], 1) if x.id >= 0}
+        first = top.pop(t.id, None) or Logprob(t.logprob, None, llm._spelling(t.id))
+        o.logprobs.append({t.id: first, **top})
+        o.cumulative_logprob += t.logprob
+
+    def end(self, llm, sample, e):
+        o = self.output.outputs[sample]
+        o.text = "".join(self.pieces[sample])
+        o.finish_reason = "length" if e.reason == E.LENGTH else "stop"
+        if e.reason == E.STOP_ID and (self.params.ignore_eos or e.stop_id not in llm.stop_ids):
+            o.stop_reason = e.stop_id
+        elif e.reason == E.STOP_STRING:
+            o.stop_reason = self.stops[e.stop]
+            at = o.text.find(o.stop_reason)
+            o.text = o.text if at < 0 else o.text[:at]
+        elif e.reason == E.FAILED:
+            self.failed = Error(e.rc or -3, f"the model gave values that are not finite after {e.n_tokens} tokens")
+        self.output.finished = bool(e.last)
+        return self.output.finished
+
+
+class LLM:
+    """A model directory, opened. speculate: "auto", "off" or drafts a step; never changes a text. Threads: calls of generate() wait for each other; prompts
+    of one call run together, max_num_seqs at a time. Close it, or use it in a with statement."""
+
+    def __init__(self, model, *, mode="ced", dtype="float32", kernels=None, threads=None, max_model_len=None, max_num_seqs=16, speculate="auto"):
+        self._as_parameter_, self._lock, self._next = None, threading.Lock(), 0
+        self._c = E.load()
+        o = E.LlmOpts(None if kernels is None else bytes_of(kernels), _choice(MODES, mode, "mode"), _choice(DTYPES, dtype, "dtype"), _u(threads or 0, "threads", 31),
+                      _u(max_model_len or 0, "max_model_len", 31), _u(max_num_seqs, "max_num_seqs", 31), _drafts(speculate))
+        err, opened = Err(), C.c_void_p()
+        check(self._c.ds_llm_open(opened, bytes_of(str(model)), o, err), err)
+        self._as_parameter_ = opened
+        self._engine = C.c_void_p(self._c.ds_llm_engine(self))
+        n = C.c_size_t()
+        ids = self._c.ds_llm_stop_ids(self, n)
+        self.stop_ids = ids[:n.value]
+        self.max_model_len, self.vocab_size, self._bos = self._c.ds_llm_context(self), self._c.ds_llm_vocab(self), self._c.ds_llm_bos(self)
+        self._at_once = min(4 * (max_num_seqs or 16), 4096)  # in the engine: enough to keep it busy
+        self.tokenizer = Tokenizer(pathlib.Path(model) / "tokenizer.json")
+
+    def close(self):
+        with self._lock:
+            opened, self._as_parameter_ = self._as_parameter_, None
+            if opened:
+                self._c.ds_llm_close(opened)
+
+    def __del__(self):
+        if getattr(self, "_as_parameter_", None):
+            self._c.ds_llm_close(self._as_parameter_)
+            self._as_parameter_ = None
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *why):
+        self.close()
+
+    def get_tokenizer(self):
+        return self.tokenizer
+
+    def _spelling(self, id):
+        return decoded(self.tokenizer.bytes(id))
+
+    def _prompt(self, prompt):
+        """A prompt as (text or None, ids): str, ids, {"prompt": str} or {"prompt_token_ids": ids}. Raw text gets the model's first id in front."""
+        if isinstance(prompt, dict):
+            if ("prompt" in prompt) == ("prompt_token_ids" in prompt):
+                raise TypeError("a prompt as a dict has either prompt or prompt_token_ids")
+            prompt = prompt["prompt"] if "prompt" in prompt else list(prompt["prompt_token_ids"])
+        if isinstance(prompt, str):
+            return prompt, [self._bos, *self.tokenizer.encode(prompt)]
+        if isinstance(prompt, (list, tuple)):
+            return None, list(prompt)
+        raise TypeError(f"a prompt is a str, a list of token ids or a dict, not {type(prompt).__name__}")
+
+    def generate(self, prompts=None, sampling_params=None, *, prompt_token_ids=None, use_tqdm=False):
+        """One RequestOutput for each prompt, in order. prompts: one or a list of them; prompt_token_ids: a list of ids or a list of such lists instead.
+        sampling_params: one for all, or a list with one for each. The first prompt that is refused or fails ends the call with Error."""
+        if (prompts is None) == (prompt_token_ids is None):
+            raise TypeError("generate takes either prompts or prompt_token_ids")
+        given = prompts if prompt_token_ids is None else prompt_token_ids
+        if isinstance(given, (str, dict)) or (given and all(isinstance(x, int) for x in given)):
+            given = [given]
+        return self._run([lambda x=x: self._prompt(x) for x in given], sampling_params, use_tqdm)
+
+    def chat(self, messages, sampling_params=None, *, use_tqdm=False, **body):
+        """Answers to conversations: one list of messages of the Chat Completions API, or a list of such lists. body: other fields of the request, such as tools
+        or reasoning_effort. The text is the model's own; deepserve.parse() takes it apart."""
+        def prompt(one):
+            made = render({"model": "local", **body, "messages": one}, tokenizer=self.tokenizer)
+            if made["images"]:
+                raise Error(-3, "messages: images are not taken here")
+            return made["prompt"], made["ids"]
+
+        if messages and isinstance(messages[0], dict):
+            messages = [messages]
+        return self._run([lambda x=x: prompt(x) for x in messages], sampling_params, use_tqdm)
+
+    def _run(self, prompts, params, use_tqdm):
+        if isinstance(params, (list, tuple)):
+            if len(params) != len(prompts):
+                raise ValueError(f"{len(params)} sampling_params for {len(prompts)} prompts")
+        else:
+            params = [params or SamplingParams()] * len(prompts)
+        bar = None
+        if use_tqdm:
+            from tqdm import tqdm
+            bar = tqdm(total=len(prompts), desc="Processed prompts")
+        with self._lock:
+            if not self._as_parameter_:
+                raise ValueError("this LLM is closed")
+            try:
+                return self._loop(prompts, params, bar)
+            finally:
+                if bar:
+                    bar.close()
+
+    def _loop(self, prompts, params, bar):
+        outputs, running = [], {}
+        events = (E.Event * 64)()
+        todo, waiting = iter(enumerate(zip(prompts, params))), None
+        more = True
+        try:
+            while more or running:
+                while more and len(running) < self._at_once:
+                    if waiting is None:
+                        at, (prompt, how) = next(todo, (None, (None, None)))
+                        more = at is not None
+                        if not more:
+                            break
+                        waiting = self._make(at, len(prompts), prompt, how)
+                    if not self._add(waiting, at, len(prompts)):
+                        break
+                    running[waiting.id] = waiting
+                    outputs.append(waiting.output)
+                    waiting = None
+                self._take(running, events, bar)
+            return outputs
+        except BaseException:  # Ctrl-C too. What still comes of them the next call drops
+            for id in list(running):
+                self._c.ds_engine_cancel(self._engine, id)
+            raise
+
+    def _make(self, at, n, prompt, params):
+        try:
+            text, ids = prompt()
+            self._next += 1
+            return _Job(self, self._next - 1, text, ids, params)
+        except Error as e:
+            if n > 1:
+                e.args = (f"prompts[{at}]: {e}",)
+            raise
+
+    def _add(self, job, at, n):
+        err, id = Err(), C.c_uint64()
+        rc = self._c.ds_engine_add(self._engine, job.request, id, err)
+        if rc == E.AGAIN:
+            return False
+        if rc:
+            raise Error(rc, (f"prompts[{at}]: " if n > 1 else "") + decoded(err.msg))
+        job.id, job.request = id.value, None
+        return True
+
+    def _take(self, running, events, bar):
+        """What happened, into the outputs. A wait is short, so that Ctrl-C is seen."""
+        if not self._c.ds_engine_wait(self._engine, 50):
+            return
+        failed = None
+        for e in events[:self._c.ds_engine_poll(self._engine, events, len(events))]:
+            job = running.get(e.request)
+            if job is None:
+                continue
+            if e.kind == E.START:
+                job.output.num_cached_tokens = e.start.cached
+            elif e.kind == E.TOKEN:
+                job.token(self, e.sample, e.token)
+            elif job.end(self, e.sample, e.end):
+                del running[e.request]
+                failed = failed or job.failed
+                if bar:
+                    bar.update()
+        if failed:
+            raise failed

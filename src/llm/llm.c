@@ -1,0 +1,175 @@
+#include <ds/llm.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "base/pool.h"
+#include "llm/parts.h"
+#include "model/model.h"
+
+struct ds_llm {
+    ds_pool *pool;
+    ds_model *model;
+    ds_tokenizer *tokenizer;
+    ds_engine *engine;
+    int32_t stop_ids[DS_LLM_STOP_IDS];
+    size_t n_stop_ids;
+    uint32_t context;
+};
+
+static const char *token_bytes(void *ctx, int32_t id, size_t *n)
+{
+    const ds_llm *l = ctx;
+
+    *n = 0;
+    if (ds_tokenizer_kind(l->tokenizer, (uint32_t)id) == DS_TOKEN_DROPPED)
+        return "";
+    return ds_tokenizer_bytes(l->tokenizer, (uint32_t)id, n);
+}
+
+static ds_rc open_model(ds_llm *l, const char *dir, const ds_llm_opts *o, ds_err *err)
+{
+    ds_model_opts mo = { .kernels = o->kernels, .token_map = ds_llm_token_map };
+    long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
+    ds_rc rc = ds_pool_create(&l->pool, &(ds_pool_opts){ .n_threads = o->threads }, err);
+
+    if (rc != DS_OK)
+        return rc;
+    mo.pool = l->pool;
+    mo.memory_bytes = pages > 0 && page > 0 ? (uint64_t)pages * (uint64_t)page : 0;
+    return ds_model_open(&l->model, dir, &mo, err);
+}
+
+static ds_rc open_tokenizer(ds_llm *l, const char *dir, ds_err *err)
+{
+    const ds_config *c = ds_model_config(l->model);
+    char path[4096];
+    ds_rc rc;
+
+    if ((size_t)snprintf(path, sizeof path, "%s/tokenizer.json", dir) >= sizeof path)
+        return ds_fail(err, DS_E_ARG, "model directory: the path is longer than %zu bytes", sizeof path - 16);
+    rc = ds_tokenizer_open(&l->tokenizer, path, err);
+    if (rc == DS_OK && ds_tokenizer_size(l->tokenizer) != c->vocab_size)
+        rc = ds_fail(err, DS_E_FORMAT, "tokenizer.json has %u ids, config.json vocab_size is %u", ds_tokenizer_size(l->tokenizer),
+                     c->vocab_size);
+    return rc == DS_OK ? ds_llm_read_stop_ids(l->stop_ids, &l->n_stop_ids, dir, c, err) : rc;
+}
+
+/* The plan must fit into what is free. Without a context given, a smaller one is taken. */
+static ds_rc fit(const ds_llm *l, ds_engine_opts *eo, bool context_given, ds_err *err)
+{
+    uint64_t available = ds_llm_available_bytes();
+    ds_engine_plan plan;
+    ds_rc rc = ds_engine_plan_get(&plan, l->model, eo, err);
+
+    if (rc != DS_OK || plan.total <= available)
+        return rc;
+    eo->memory_bytes = available; /* now the number of blocks is what this leaves */
+    rc = ds_engine_plan_get(&plan, l->model, eo, err);
+    while (rc == DS_E_NOMEM && !context_given && eo->max_context > 256) {
+        eo->max_context /= 2;
+        rc = ds_engine_plan_get(&plan, l->model, eo, err);
+    }
+    return rc;
+}
+
+static ds_rc open_engine(ds_llm *l, const ds_llm_opts *o, ds_err *err)
+{
+    uint32_t limit = ds_model_config(l->model)->max_position_embeddings;
+    ds_engine_opts eo = {
+        .mode = o->mode,
+        .bf16 = o->bf16,
+        .max_context = o->max_context ? o->max_context : limit,
+        .max_running = o->max_running,
+        .drafts = o->drafts,
+        .token_bytes = token_bytes,
+        .ctx = l,
+    };
+    ds_rc rc;
+
+    if (o->max_context > limit)
+        return ds_fail(err, DS_E_ARG, "a context of %u tokens exceeds the model's limit of %u", o->max_context, limit);
+    rc = fit(l, &eo, o->max_context > 0, err);
+    if (rc == DS_OK)
+        rc = ds_engine_create(&l->engine, l->model, l->pool, &eo, err);
+    if (rc == DS_OK)
+        rc = ds_engine_start(l->engine, err);
+    l->context = eo.max_context;
+    return rc;
+}
+
+ds_rc ds_llm_open(ds_llm **out, const char *dir, const ds_llm_opts *opts, ds_err *err)
+{
+    const ds_llm_opts o = opts ? *opts : (ds_llm_opts){ 0 };
+    ds_llm *l = calloc(1, sizeof *l);
+    ds_rc rc;
+
+    *out = NULL;
+    if (!l)
+        return ds_fail(err, DS_E_NOMEM, "out of memory");
+    rc = open_model(l, dir, &o, err);
+    if (rc == DS_OK)
+        rc = open_tokenizer(l, dir, err);
+    if (rc == DS_OK)
+        rc = open_engine(l, &o, err);
+    if (rc != DS_OK) {
+        ds_llm_close(l);
+        return rc;
+    }
+    *out = l;
+    return DS_OK;
+}
+
+void ds_llm_close(ds_llm *l)
+{
+    if (!l)
+        return;
+    ds_engine_destroy(l->engine);
+    ds_tokenizer_destroy(l->tokenizer);
+    ds_model_close(l->model);
+    ds_pool_destroy(l->pool);
+    free(l);
+}
+
+ds_engine *ds_llm_engine(const ds_llm *l)
+{
+    return l->engine;
+}
+
+const ds_tokenizer *ds_llm_tokenizer(const ds_llm *l)
+{
+    return l->tokenizer;
+}
+
+const int32_t *ds_llm_stop_ids(const ds_llm *l, size_t *n)
+{
+    *n = l->n_stop_ids;
+    return l->stop_ids;
+}
+
+uint32_t ds_llm_context(const ds_llm *l)
+{
+    return l->context;
+}
+
+uint32_t ds_llm_vocab(const ds_llm *l)
+{
+    return ds_model_config(l->model)->vocab_size;
+}
+
+int32_t ds_llm_bos(const ds_llm *l)
+{
+    return (int32_t)ds_model_config(l->model)->bos_token_id;
+}
+
+const size_t *ds_llm_abi(size_t *n)
+{
+    static const size_t sizes[] = {
+        sizeof(ds_err),         sizeof(ds_llm_opts),       sizeof(ds_engine_sampling),
+        sizeof(ds_engine_bias), sizeof(ds_engine_request), sizeof(ds_event),
+    };
+
+    *n = sizeof sizes / sizeof *sizes;
+    return sizes;
+}

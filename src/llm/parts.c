@@ -1,0 +1,87 @@
+#include "llm/parts.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "base/json.h"
+#include "format/file.h"
+
+ds_rc ds_llm_token_map(void *ctx, const char *dir, int32_t *map, uint32_t vocab, ds_err *err)
+{
+    char path[4096];
+    ds_tokenizer *t;
+    uint32_t classes;
+    ds_rc rc;
+
+    (void)ctx;
+    if ((size_t)snprintf(path, sizeof path, "%s/tokenizer.json", dir) >= sizeof path)
+        return ds_fail(err, DS_E_ARG, "model directory: the path is longer than %zu bytes", sizeof path - 16);
+    rc = ds_tokenizer_open(&t, path, err);
+    if (rc != DS_OK)
+        return rc;
+    if (ds_tokenizer_size(t) != vocab)
+        rc = ds_fail(err, DS_E_FORMAT, "tokenizer.json: %u ids; vocab_size in config.json is %u", ds_tokenizer_size(t), vocab);
+    else
+        rc = ds_tokenizer_engram_map(t, (uint32_t *)map, &classes, err);
+    ds_tokenizer_destroy(t);
+    return rc;
+}
+
+ds_rc ds_llm_read_stop_ids(int32_t ids[DS_LLM_STOP_IDS], size_t *n_ids, const char *dir, const ds_config *c, ds_err *err)
+{
+    char path[4096], label[200], *text;
+    size_t n;
+    struct stat st;
+    ds_json_doc *doc;
+    const ds_json *eos, *v;
+    ds_rc rc;
+
+    snprintf(path, sizeof path, "%s/generation_config.json", dir);
+    ds_file_label(label, sizeof label, path);
+    ids[0] = (int32_t)c->eos_token_id;
+    *n_ids = 1;
+    if (lstat(path, &st) != 0)
+        return DS_OK;
+    rc = ds_file_read(&text, &n, path, DS_CONFIG_FILE_MAX_BYTES, err);
+    if (rc != DS_OK)
+        return rc;
+    rc = ds_json_parse(&doc, text, n, &(ds_json_opts){ .max_depth = 64, .refuse_duplicates = true }, err);
+    free(text);
+    if (rc != DS_OK)
+        return ds_err_prefix(err, rc, "%s: ", label);
+    if (!ds_json_is(ds_json_root(doc), DS_JSON_OBJECT))
+        rc = ds_fail(err, DS_E_FORMAT, "%s: must hold an object, holds %s", label, ds_json_type_name(ds_json_root(doc)));
+    eos = ds_json_get(ds_json_root(doc), "eos_token_id");
+    if (eos && eos->type != DS_JSON_NULL) {
+        v = eos->type == DS_JSON_ARRAY ? eos->child : eos;
+        *n_ids = 0;
+        for (; v && rc == DS_OK; v = eos->type == DS_JSON_ARRAY ? v->next : NULL) {
+            int64_t id;
+            if (!ds_json_i64(v, &id) || id < 0 || id >= c->vocab_size)
+                rc = ds_fail(err, DS_E_FORMAT, "%s: eos_token_id: expected token ids below %u", label, c->vocab_size);
+            else if (*n_ids == DS_LLM_STOP_IDS)
+                rc = ds_fail(err, DS_E_FORMAT, "%s: eos_token_id: more than %d ids", label, DS_LLM_STOP_IDS);
+            else
+                ids[(*n_ids)++] = (int32_t)id;
+        }
+    }
+    ds_json_free(doc);
+    return rc;
+}
+
+size_t ds_llm_available_bytes(void)
+{
+    char line[128];
+    uint64_t kib = UINT64_MAX / 1024;
+    FILE *f = fopen("/proc/meminfo", "re");
+
+    while (f && fgets(line, sizeof line, f))
+        if (sscanf(line, "MemAvailable: %" SCNu64, &kib) == 1)
+            break;
+    if (f)
+        fclose(f);
+    return kib * 1024;
+}

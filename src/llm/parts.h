@@ -1,0 +1,16 @@
+/* The steps of opening a model directory that the program's commands take one by one. ds/llm.h does all of them. */
+#ifndef DS_LLM_PARTS_H
+#define DS_LLM_PARTS_H
+
+#include <ds/llm.h>
+
+#include "format/config.h"
+
+/* ds_model_opts.token_map: Engram's map from the directory's tokenizer.json. */
+ds_rc ds_llm_token_map(void *ctx, const char *dir, int32_t *map, uint32_t vocab, ds_err *err);
+/* eos_token_id of the directory's generation_config.json, a number or a list; config.json's where there is none. */
+ds_rc ds_llm_read_stop_ids(int32_t ids[DS_LLM_STOP_IDS], size_t *n_ids, const char *dir, const ds_config *c, ds_err *err);
+/* Memory that this process may take, by the kernel's own estimate; SIZE_MAX if it can't be read. */
+size_t ds_llm_available_bytes(void);
+
+#endif
