@@ -1,5 +1,6 @@
 /* deepserve bench: the kernels next to what the machine can do. */
 #include "cli/cli.h"
+#include "cli/kernels.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -19,7 +20,7 @@ static const ds_opt table[] = {
       .type = DS_OPT_ENUM,
       .offset = offsetof(options, kernels),
       .def = "best",
-      .choices = "best|ref|avx2|avx512|amx",
+      .choices = DS_CLI_KERNELS,
       .help = "instruction set" },
     { .name = "threads",
       .type = DS_OPT_INT,
@@ -86,7 +87,6 @@ static bool print_line(void *ctx, const ds_bench_case *c)
 
 int ds_cmd_bench(int argc, char **argv)
 {
-    static const char *const kernel_names[] = { NULL, "ref", "avx2", "avx512", "amx" };
     options o = { 0 };
     const char *op = NULL;
     size_t n = 0;
@@ -107,7 +107,7 @@ int ds_cmd_bench(int argc, char **argv)
     if (n == 0 || strcmp(op, "all") == 0)
         op = NULL;
     ds_bench_opts b = {
-        .op = op, .kernels = kernel_names[o.kernels], .threads = o.threads ? (uint32_t)o.threads : ds_cpu_count(), .ms = (uint32_t)o.ms
+        .op = op, .kernels = ds_cli_kernels(o.kernels), .threads = o.threads ? (uint32_t)o.threads : ds_cpu_count(), .ms = (uint32_t)o.ms
     };
     rc = ds_bench_run(&b, o.json ? print_json : print_line, &header, &err);
     if (rc == DS_E_ARG && strncmp(err.msg, "bench: no op", 12) == 0)

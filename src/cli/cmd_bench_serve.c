@@ -115,7 +115,7 @@ static const ds_opt table[] = {
       .type = DS_OPT_ENUM,
       .offset = offsetof(options, kernels),
       .def = "best",
-      .choices = "best|" DS_CLI_KERNELS,
+      .choices = DS_CLI_KERNELS,
       .help = "instruction set" },
     { .name = "threads",
       .type = DS_OPT_INT,
@@ -654,9 +654,7 @@ static bool wanted(const options *o, const char *name)
 
 int ds_cmd_bench_serve(int argc, char **argv)
 {
-    static const char *const kernel_names[] = { NULL, "ref", "avx2", "avx512", "amx" }, *const names[] = { "all",   "host",   "batch",
-                                                                                                           "open",  "budget", "turn",
-                                                                                                           "drafts" };
+    static const char *const names[] = { "all", "host", "batch", "open", "budget", "turn", "drafts" };
     options o = { 0 };
     bench b = { .o = &o };
     ds_err err = { 0 };
@@ -685,7 +683,7 @@ int ds_cmd_bench_serve(int argc, char **argv)
             rc = case_host(&b, 1024, &err);
     }
     if (rc == DS_OK && o.model)
-        rc = ds_cli_model_open(&b.m, o.model, kernel_names[o.kernels], (uint32_t)o.threads, &err);
+        rc = ds_cli_model_open(&b.m, o.model, ds_cli_kernels(o.kernels), (uint32_t)o.threads, &err);
     if (rc == DS_OK && o.model) {
         const ds_config *c = ds_model_config(b.m.model);
         b.vocab = c->vocab_size;

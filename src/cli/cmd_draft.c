@@ -42,7 +42,7 @@ static const ds_opt table[] = {
       .type = DS_OPT_ENUM,
       .offset = offsetof(options, kernels),
       .def = "best",
-      .choices = "best|" DS_CLI_KERNELS,
+      .choices = DS_CLI_KERNELS,
       .help = "instruction set" },
     { .name = "threads",
       .type = DS_OPT_INT,
@@ -138,7 +138,6 @@ static ds_rc print(const result *res, bool json, ds_err *err)
 
 int ds_cmd_draft(int argc, char **argv)
 {
-    static const char *const kernel_names[] = { NULL, "ref", "avx2", "avx512", "amx" };
     options o = { 0 };
     ds_err err = { 0 };
     ds_cli_ids ids = { 0 };
@@ -155,7 +154,7 @@ int ds_cmd_draft(int argc, char **argv)
     if (wrong)
         return ds_cli_wrong("draft", "%s", err.msg);
     if (rc == DS_OK)
-        rc = ds_cli_model_open(&m, o.model, kernel_names[o.kernels], (uint32_t)o.threads, &err);
+        rc = ds_cli_model_open(&m, o.model, ds_cli_kernels(o.kernels), (uint32_t)o.threads, &err);
     if (rc == DS_OK) {
         c = ds_model_config(m.model);
         rc = ds_cli_ids_check(&ids, c->vocab_size, &err);

@@ -61,7 +61,7 @@ static const ds_opt table[] = {
       .type = DS_OPT_ENUM,
       .offset = offsetof(options, kernels),
       .def = "best",
-      .choices = "best|" DS_CLI_KERNELS,
+      .choices = DS_CLI_KERNELS,
       .help = "instruction set" },
     { .name = "threads",
       .type = DS_OPT_INT,
@@ -132,7 +132,6 @@ static ds_rc check(const options *o, const ds_config *c, const ds_cli_ids *ids, 
 
 int ds_cmd_logits(int argc, char **argv)
 {
-    static const char *const kernel_names[] = { NULL, "ref", "avx2", "avx512", "amx" };
     options o = { 0 };
     ds_err err = { 0 };
     ds_cli_ids ids = { 0 };
@@ -162,7 +161,7 @@ int ds_cmd_logits(int argc, char **argv)
     }
     last = o.last ? (uint32_t)o.last : o.mode == MODE_CED ? 1 : ids.n;
     if (rc == DS_OK)
-        rc = ds_cli_model_open(&m, o.model, kernel_names[o.kernels], (uint32_t)o.threads, &err);
+        rc = ds_cli_model_open(&m, o.model, ds_cli_kernels(o.kernels), (uint32_t)o.threads, &err);
     if (rc == DS_OK)
         rc = check(&o, ds_model_config(m.model), &ids, last, &err);
     if (rc == DS_OK)

@@ -58,7 +58,7 @@ static const ds_opt table[] = {
     { .name = "speculate", .type = DS_OPT_STR, O(speculate), .def = "auto", .arg = "auto|off|N", .help = "draft tokens verified a step; never changes the text" },
     { .name = "mode", .type = DS_OPT_ENUM, O(mode), .def = "ced", .arg = "NAME", .choices = "exact|ced", .help = "all layers on the whole prompt, or the decoder on its end only" },
     { .name = "act", .type = DS_OPT_ENUM, O(act), .def = "f32", .arg = "NAME", .choices = "f32|bf16", .help = "activations" },
-    { .name = "kernels", .type = DS_OPT_ENUM, O(kernels), .def = "best", .arg = "NAME", .choices = "best|" DS_CLI_KERNELS, .help = "instruction set" },
+    { .name = "kernels", .type = DS_OPT_ENUM, O(kernels), .def = "best", .arg = "NAME", .choices = DS_CLI_KERNELS, .help = "instruction set" },
     { .name = "threads", .type = DS_OPT_INT, O(threads), .arg = "N", .min = 1, .max = 1024, .help = "threads of the model (default: one for each CPU)" },
 
     { .name = "max-head", .type = DS_OPT_BYTES, O(max_head), .def = "32KiB", .arg = "BYTES", .min = 1024, .max = 1 << 20, .help = "request line and headers" },
@@ -214,7 +214,6 @@ static ds_rc fit_memory(ds_engine_opts *eo, const ds_model *m, const options *o,
 
 static ds_rc open_engine(service *s, ds_engine_opts *eo, ds_config *config, ds_err *err)
 {
-    static const char *const kernel_names[] = { NULL, "ref", "avx2", "avx512", "amx" };
     const options *o = s->o;
     char path[4096];
     ds_rc rc;
@@ -240,7 +239,7 @@ static ds_rc open_engine(service *s, ds_engine_opts *eo, ds_config *config, ds_e
                 .vocab = ds_tokenizer_size(s->tokenizer), .token = replayed_token, .ctx = s, .step_ns = (uint64_t)o->step_us * 1000 },
             eo, err);
     }
-    rc = ds_cli_model_open(&s->m, o->model, kernel_names[o->kernels], (uint32_t)o->threads, err);
+    rc = ds_cli_model_open(&s->m, o->model, ds_cli_kernels(o->kernels), (uint32_t)o->threads, err);
     if (rc != DS_OK)
         return rc;
     *config = *ds_model_config(s->m.model);

@@ -93,12 +93,11 @@ static ds_rc open_engine(ds_cli_gen *g, const ds_cli_gen_opts *o, int speculate,
 
 ds_rc ds_cli_gen_open(ds_cli_gen *g, const ds_cli_gen_opts *o, int speculate, uint32_t parallel, ds_err *err)
 {
-    static const char *const kernel_names[] = { NULL, "ref", "avx2", "avx512", "amx" };
     char path[4096];
     ds_rc rc;
 
     *g = (ds_cli_gen){ 0 };
-    rc = ds_cli_model_open(&g->m, o->model, kernel_names[o->kernels], (uint32_t)o->threads, err);
+    rc = ds_cli_model_open(&g->m, o->model, ds_cli_kernels(o->kernels), (uint32_t)o->threads, err);
     if (rc != DS_OK)
         return rc;
     snprintf(path, sizeof path, "%s/tokenizer.json", o->model); /* the model was opened by a path with room for this */

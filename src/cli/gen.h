@@ -45,7 +45,7 @@ typedef struct {
     { .name = "mode", .type = DS_OPT_ENUM, .offset = offsetof(options_type, g.mode), .def = "ced", .arg = "NAME", .choices = "exact|ced", \
       .help = "all layers on the whole prompt, or the decoder on its end only" }, \
     { .name = "act", .type = DS_OPT_ENUM, .offset = offsetof(options_type, g.act), .def = "f32", .arg = "NAME", .choices = "f32|bf16", .help = "activations" }, \
-    { .name = "kernels", .type = DS_OPT_ENUM, .offset = offsetof(options_type, g.kernels), .def = "best", .arg = "NAME", .choices = "best|" DS_CLI_KERNELS, \
+    { .name = "kernels", .type = DS_OPT_ENUM, .offset = offsetof(options_type, g.kernels), .def = "best", .arg = "NAME", .choices = DS_CLI_KERNELS, \
       .help = "instruction set" }, \
     { .name = "threads", .type = DS_OPT_INT, .offset = offsetof(options_type, g.threads), .arg = "N", .min = 1, .max = 1024, \
       .help = "threads (default: one for each CPU)" }, \

@@ -4,6 +4,7 @@
 
 #include "base/pool.h"
 #include "cli/cli.h"
+#include "cli/kernels.h"
 #include "model/model.h"
 
 typedef struct {
@@ -27,7 +28,5 @@ typedef struct {
 ds_rc ds_cli_ids_parse(ds_cli_ids *ids, const char *arg, bool *wrong_use, ds_err *err);
 /* Ids outside 0 .. vocab-1 are refused. */
 ds_rc ds_cli_ids_check(const ds_cli_ids *ids, uint32_t vocab, ds_err *err);
-
-#define DS_CLI_KERNELS "ref|avx2|avx512|amx"
 
 #endif
