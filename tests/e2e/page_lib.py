@@ -160,7 +160,7 @@ class Browser:
         if not port:
             self.process.kill()
             skip("chromedriver doesn't start")
-        self.http = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        self.http = http.client.HTTPConnection("127.0.0.1", port, timeout=180)
         flags = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars", f"--window-size={width},{height}",
                  "--disable-background-networking", "--no-first-run"]
         if dark:
@@ -212,7 +212,7 @@ class Browser:
     def click(self, css):
         self.call("POST", f"/element/{self.find(css)}/click", {})
 
-    def until(self, code, seconds=15):
+    def until(self, code, seconds=120):
         end = time.monotonic() + seconds
         while True:
             value = self.js("return " + code)
