@@ -438,6 +438,13 @@ static enum MHD_Result on_request(void *cls, struct MHD_Connection *m, const cha
         return MHD_NO;
     if (x->have_reply)
         return queue_reply(x);
+    if (!x->asked) {
+        /* Suspended now, the library would read once more when it is resumed, find the end of a client's sending and close. It forgets
+         * about reading when it is told once that there is no response yet; then it asks again. */
+        x->asked = true;
+        x->c->l->due = true;
+        return MHD_YES;
+    }
     MHD_suspend_connection(x->c->mhd);
     x->suspended = true;
     if (x->c->half_closed)

@@ -70,7 +70,7 @@ struct ds_exchange {
     ds_buf body;
     uint64_t discarded; /* bytes of a body that nobody wants */
     /* progress */
-    bool started, complete, suspended, refused, gone, probed;
+    bool started, complete, asked /* for the response, once */, suspended, refused, gone, probed;
     uint64_t start_us, body_us, upload_us;
     /* the response */
     bool have_reply, replied, stream, finished;
