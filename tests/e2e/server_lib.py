@@ -1,4 +1,7 @@
-"""A server for end-to-end tests: `deepserve serve` on a free port, answering recorded outputs (--replay-file) or computing with a random tiny model."""
+"""A server for end-to-end tests: `deepserve serve` on a free port, answering recorded outputs (--replay-file) or computing with a random tiny model.
+
+Time-outs here are for a machine that is slow and busy: what a test waits for comes at once or never.
+"""
 import http.client
 import json
 import signal
@@ -8,6 +11,7 @@ import threading
 import time
 
 D = "｜DSML｜"
+PATIENCE = 60  # seconds
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 
 
@@ -19,6 +23,32 @@ def call_block(name, **params):
 
 def calls(*blocks):
     return f"\n\n<{D} calls>\n" + "\n".join(blocks) + f"\n</{D} calls>"
+
+
+def wait(condition, seconds=PATIENCE):
+    """Its value as soon as that is true, the last one after the time-out."""
+    end = time.monotonic() + seconds
+    while True:
+        value = condition()
+        if value or time.monotonic() > end:
+            return value
+        time.sleep(0.005)
+
+
+def receive(sock):
+    """One response whose length its head gives: the bytes of head and body."""
+    out = b""
+    while b"\r\n\r\n" not in out:
+        piece = sock.recv(65536)
+        assert piece, out
+        out += piece
+    head = out[:out.index(b"\r\n\r\n") + 4]
+    length = next(int(line.split(b":")[1]) for line in head.split(b"\r\n") if line.lower().startswith(b"content-length:"))
+    while len(out) < len(head) + length:
+        piece = sock.recv(65536)
+        assert piece, out
+        out += piece
+    return out
 
 
 class Server:
@@ -38,18 +68,18 @@ class Server:
         self.reader.start()
         line = self.process.stdout.readline()
         if not line.startswith("listening on "):
-            self.process.wait(10)
-            self.reader.join(10)
+            self.process.wait(PATIENCE)
+            self.reader.join(PATIENCE)
             raise RuntimeError("".join(self.log))
         self.url = line.split()[-1]
         if self.url.startswith("http"):
             self.host, port = self.url.split("://")[1].rsplit(":", 1)
             self.port = int(port)
 
-    def connect(self, timeout=10):
+    def connect(self, timeout=PATIENCE):
         return socket.create_connection((self.host.strip("[]"), self.port), timeout)
 
-    def request(self, method, path, body=None, headers=None, timeout=20):
+    def request(self, method, path, body=None, headers=None, timeout=2 * PATIENCE):
         """(status, headers, body): JSON is taken apart."""
         c = http.client.HTTPConnection(self.host.strip("[]"), self.port, timeout=timeout)
         try:
@@ -64,7 +94,7 @@ class Server:
         finally:
             c.close()
 
-    def raw(self, data, timeout=5, half_close=False):
+    def raw(self, data, timeout=PATIENCE, half_close=False):
         """What comes back for these bytes until the server closes, or None after the time-out."""
         with self.connect(timeout) as s:
             s.sendall(data)
@@ -86,15 +116,13 @@ class Server:
         text = self.request("GET", "/metrics")[2].decode()
         return {line.rsplit(" ", 1)[0].removeprefix("deepserve_"): float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if not line.startswith("#")}
 
-    def wait_metric(self, name, value, seconds=5):
-        end = time.monotonic() + seconds
-        while True:
-            got = self.metrics()[name]
-            if got == value or time.monotonic() > end:
-                return got
-            time.sleep(0.01)
+    def wait_metric(self, name, value, seconds=PATIENCE):
+        """The metric, once it has this value or after the time-out."""
+        got = []
+        wait(lambda: got.append(self.metrics()[name]) or got[-1] == value, seconds)
+        return got[-1]
 
-    def stop(self, sig=signal.SIGTERM, seconds=20):
+    def stop(self, sig=signal.SIGTERM, seconds=2 * PATIENCE):
         if self.process.poll() is None:
             self.process.send_signal(sig)
         try:
@@ -103,7 +131,7 @@ class Server:
             self.process.kill()
             self.process.wait()
             raise
-        self.reader.join(5)
+        self.reader.join(PATIENCE)
         self.process.stdout.close()
         self.process.stderr.close()
         return status
@@ -112,10 +140,13 @@ class Server:
         return self
 
     def __exit__(self, *exc):
-        if self.process.poll() is None:
+        end = time.monotonic() + PATIENCE
+        while self.process.poll() is None and time.monotonic() < end:  # the second one ends it; two that come together count as one
             self.process.send_signal(signal.SIGTERM)
-            time.sleep(0.05)
-            self.process.send_signal(signal.SIGTERM)
+            try:
+                self.process.wait(0.05)
+            except subprocess.TimeoutExpired:
+                pass
         self.stop()
 
 

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from server_lib import CHAT, Server, head, make_model
+from server_lib import CHAT, PATIENCE, Server, head, make_model, receive, wait
 
 BODY = json.dumps(CHAT).encode()
 STREAM = json.dumps({**CHAT, "stream": True}).encode()
@@ -80,7 +80,7 @@ REFUSED = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_framing_refused(server, name):
     # A second request behind the refused one must never be answered: it may be somebody else's body.
-    out = server.raw(REFUSED[name] + head("GET", "/version", "Host: a"), timeout=3)
+    out = server.raw(REFUSED[name] + head("GET", "/version", "Host: a"))
     assert out is not None, "left hanging"
     assert out.startswith((b"HTTP/1.1 400", b"HTTP/1.0 400")), out[:200]
     assert b" 200 " not in out and b"connection: close" in out.lower()
@@ -105,7 +105,7 @@ def test_framing_taken(server, name):
     with server.connect() as s:
         for _ in range(1 if name == "old version" else 3):  # the connection stays good
             s.sendall(TAKEN[name])
-            r = s.recv(65536)
+            r = receive(s)
             assert b" 200 OK\r\n" in r and b"Hello." in r, r
 
 
@@ -119,7 +119,7 @@ def test_head_in_pieces(server):
                 s.sendall(data[i:i + size])
                 if size >= 1000:
                     time.sleep(0.005)
-            assert b" 200 OK\r\n" in s.recv(65536), size
+            assert b" 200 OK\r\n" in receive(s), size
 
 
 def test_pipelined(server):
@@ -175,7 +175,7 @@ def test_small_endpoints(server):
     assert server.request("GET", "/openapi.json")[0] == server.request("GET", "/")[0] == 200
 
 
-def wait_idle(s, seconds=3):
+def wait_idle(s, seconds=PATIENCE):
     return s.wait_metric("num_requests_running", 0, seconds) == 0 and s.wait_metric("num_requests_waiting", 0, seconds) == 0
 
 
@@ -184,35 +184,39 @@ def open_stream(s, body=STREAM):
     c.sendall(post(body=body))
     got = b""
     while b"data: " not in got:
-        got += c.recv(4096)
+        piece = c.recv(4096)
+        assert piece, got
+        got += piece
     return c
 
 
 @pytest.mark.parametrize("way", ["close", "reset", "queued", "not streamed", "before the first token"])
 def test_client_gone(program, model, folder, way):
-    """Its work is freed at once, whatever it waits for."""
+    """Its work is freed at once, whatever it waits for: in 20 ms, and what a busy machine adds. So one of some tries must be quick."""
     with Server(program, model, "--max-running", 1, replay=LONG, folder=folder, step=400000 if way == "before the first token" else 2000) as s:
-        first = open_stream(s) if way == "queued" else None
-        c = s.connect()
-        c.sendall(post(body=BODY if way == "not streamed" else STREAM))
-        if way in ("close", "reset"):
-            while b"data: " not in c.recv(4096):
-                pass
-        else:
-            time.sleep(0.15)
-        if way == "reset":
-            c.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0")
-        c.close()
-        begin = time.monotonic()
-        while s.metrics()["client_disconnected_total"] != 1:
-            assert time.monotonic() < begin + 0.5, s.log
-            time.sleep(0.002)
-        took = time.monotonic() - begin
-        assert took < 0.2, took  # 20 ms and what a busy machine adds
-        if first:
-            assert s.wait_metric("num_requests_waiting", 0, 0.2) == 0 and s.metrics()["num_requests_running"] == 1
-            first.close()
-        assert wait_idle(s)
+        for n in range(1, 51):
+            first = open_stream(s) if way == "queued" else None
+            before = s.metrics()["requests_accepted_total"]
+            if way in ("close", "reset"):
+                c = open_stream(s)
+            else:
+                c = s.connect()
+                c.sendall(post(body=BODY if way == "not streamed" else STREAM))
+                assert s.wait_metric("requests_accepted_total", before + 1) == before + 1
+            if way == "reset":
+                c.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0")
+            c.close()
+            begin = time.monotonic()
+            assert s.wait_metric("client_disconnected_total", n if not first else 2 * n - 1) == (n if not first else 2 * n - 1), s.log
+            took = time.monotonic() - begin
+            if first:
+                assert s.wait_metric("num_requests_waiting", 0) == 0 and s.metrics()["num_requests_running"] == 1
+                first.close()
+                assert s.wait_metric("client_disconnected_total", 2 * n) == 2 * n
+            assert wait_idle(s)
+            if took < 0.1:
+                break
+        assert took < 0.1, took
 
 
 @pytest.mark.parametrize("stream", [True, False])
@@ -247,7 +251,7 @@ def test_slow_reader(program, model, folder):
         slow = s.connect()
         slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         slow.sendall(post(body=json.dumps({**CHAT, "stream": True, "n": 8, "max_tokens": 3900}).encode()))
-        assert s.wait_metric("client_stalled_total", 1, 10) == 1
+        assert s.wait_metric("client_stalled_total", 1) == 1
         assert wait_idle(s)
         assert s.request("POST", "/v1/chat/completions", {**CHAT, "max_tokens": 5})[0] == 200
         slow.close()
@@ -258,7 +262,7 @@ def test_stalled_reader(program, model, folder):
         slow = s.connect()
         slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         slow.sendall(post(body=json.dumps({**CHAT, "stream": True, "n": 8, "max_tokens": 3900}).encode()))
-        assert s.wait_metric("client_stalled_total", 1, 10) == 1
+        assert s.wait_metric("client_stalled_total", 1) == 1
         assert wait_idle(s)
         slow.close()
 
@@ -270,45 +274,42 @@ def test_clocks(program, model, folder):
         with s.connect() as c:  # trickles: each byte is progress, the head as a whole isn't
             c.sendall(b"GET / HTTP/1.1\r\nHost: a\r\n")
             try:
-                while time.monotonic() < begin + 5:
+                while time.monotonic() < begin + PATIENCE:
                     c.sendall(b"X: y\r\n")
                     time.sleep(0.05)
             except OSError:
                 pass
-        assert time.monotonic() - begin < 3
+        assert time.monotonic() - begin < 9  # without the option: 10
         for data in (b"", b"GE", b"GET / HTTP/1.1\r\nHo", head("POST", "/v1/chat/completions", "Host: a", "Content-Length: 100", body=b"{")):
             begin = time.monotonic()
-            assert s.raw(data) is not None and time.monotonic() - begin < 3, data
+            assert s.raw(data) is not None and time.monotonic() - begin < 9, data
 
 
 def test_keep_alive_comments(program, model, folder):
-    with Server(program, model, "--keepalive-interval", "100ms", replay=[{"text": "x"}], folder=folder, step=600000) as s:
+    with Server(program, model, "--keepalive-interval", "100ms", replay=[{"text": "x"}], folder=folder, step=1000000) as s:
         out = s.raw(post("Connection: close", body=STREAM))
-        assert out.count(b": keep-alive\n\n") >= 3 and b"[DONE]" in out
+        assert out.count(b": keep-alive\n\n") >= 2 and b"[DONE]" in out
 
 
 def test_drain(program, model, folder):
     """Running answers end, new ones are refused, the program leaves with 0."""
-    with Server(program, model, replay=[{"text": "y" * 120, "repeat": True}], folder=folder, step=8000) as s:
+    with Server(program, model, replay=[{"text": "y" * 600, "repeat": True}], folder=folder, step=8000) as s:
         running = open_stream(s)
         idle = s.connect()
         idle.sendall(head("GET", "/ready", "Host: a"))
-        assert b"200 OK" in idle.recv(4096)
+        assert b"200 OK" in receive(idle)
         s.process.send_signal(signal.SIGTERM)
-        time.sleep(0.2)
-        assert s.request("GET", "/ready")[0] == 503
+        assert wait(lambda: s.request("GET", "/ready")[0] == 503)
         status, headers, data = s.request("POST", "/v1/chat/completions", CHAT)
         assert status == 503 and headers["retry-after"] and headers["connection"] == "close" and data["error"]["type"] == "overloaded"
         assert s.request("POST", "/v1/messages", CHAT)[2]["error"]["type"] == "overloaded_error"
         assert s.request("GET", "/health")[0] == 200
-        idle.settimeout(2)
         assert idle.recv(10) == b""
         rest = b""
-        running.settimeout(5)
         while piece := running.recv(65536):
             rest += piece
         assert b"[DONE]" in rest
-        assert s.process.wait(5) == 0
+        assert s.process.wait(PATIENCE) == 0
 
 
 def test_drain_ends(program, model, folder):
@@ -316,7 +317,7 @@ def test_drain_ends(program, model, folder):
         c = open_stream(s)
         begin = time.monotonic()
         assert s.stop() == 0
-        assert 0.2 < time.monotonic() - begin < 5
+        assert 0.2 < time.monotonic() - begin < 30  # without the option: 60
         c.close()
 
 
@@ -324,10 +325,10 @@ def test_second_signal(program, model, folder):
     with Server(program, model, replay=LONG, folder=folder, step=20000) as s:
         c = open_stream(s)
         s.process.send_signal(signal.SIGTERM)
-        time.sleep(0.2)
+        assert wait(lambda: s.request("GET", "/ready")[0] == 503)
         begin = time.monotonic()
         assert s.stop() == 0
-        assert time.monotonic() - begin < 2
+        assert time.monotonic() - begin < 30  # the answer takes 80
         c.close()
 
 
@@ -344,7 +345,7 @@ def test_queue_full(program, model, folder):
 
 
 def test_deadline(program, model, folder):
-    with Server(program, model, "--request-timeout", "200ms", replay=LONG, folder=folder, step=5000) as s:
+    with Server(program, model, "--request-timeout", "1500ms", replay=LONG, folder=folder, step=5000) as s:
         assert s.request("POST", "/v1/chat/completions", CHAT)[0] == 504
         out = s.raw(post("Connection: close", body=STREAM))
         assert b"HTTP/1.1 200" in out and b'data: {"error":' in out and b"[DONE]" not in out
@@ -358,7 +359,7 @@ def test_keys(program, model, folder, deepserve):
     assert alice not in keys.read_text() and os.stat(keys).st_mode & 0o77 == 0
     lines = keys.read_text().splitlines()
     keys.write_text(f"# comment\n{lines[0]} concurrent=1\n{lines[1]} tenant=team rps=0.001\n")
-    with Server(program, model, "--api-keys", keys, replay=[{"text": "x" * 300, "when": "slow", "repeat": True}, {"text": "y", "repeat": True}], folder=folder, step=3000) as s:
+    with Server(program, model, "--api-keys", keys, replay=[{"text": "x" * 3000, "when": "slow", "repeat": True}, {"text": "y", "repeat": True}], folder=folder, step=3000) as s:
         for headers in ({}, {"Authorization": "Bearer no"}, {"x-api-key": ""}, {"Authorization": alice}):
             status, got, data = s.request("POST", "/v1/chat/completions", CHAT, headers)
             assert status == 401 and data["error"]["type"] == "authentication_error" and got["www-authenticate"], headers
@@ -376,9 +377,9 @@ def test_keys(program, model, folder, deepserve):
         assert s.request("POST", "/v1/chat/completions", CHAT, {"x-api-key": bob})[0] == 200
         status, headers, data = s.request("POST", "/v1/chat/completions", CHAT, {"x-api-key": bob})
         assert status == 429 and int(headers["retry-after"]) > 1 and "try again in" in data["error"]["message"]
-        slow = s.connect()
+        slow, before = s.connect(), s.metrics()["requests_accepted_total"]
         slow.sendall(post(f"x-api-key: {alice}", body=json.dumps({**CHAT, "stream": True, "user": "slow"}).encode()))
-        time.sleep(0.2)
+        assert s.wait_metric("requests_accepted_total", before + 1) == before + 1
         assert s.request("POST", "/v1/chat/completions", CHAT, {"x-api-key": alice})[0] == 429
         slow.close()
         assert wait_idle(s)
@@ -386,12 +387,11 @@ def test_keys(program, model, folder, deepserve):
         # the file is read again; a bad one changes nothing
         keys.write_text("nonsense\n")
         s.process.send_signal(signal.SIGHUP)
-        time.sleep(0.2)
+        assert wait(lambda: any("keys" in line and "nonsense" not in line and "line 1" in line for line in s.log)), s.log
         assert s.request("GET", "/v1/models", headers={"x-api-key": alice})[0] == 200
         keys.write_text(lines[1] + "\n")
         s.process.send_signal(signal.SIGHUP)
-        time.sleep(0.2)
-        assert s.request("GET", "/v1/models", headers={"x-api-key": alice})[0] == 401
+        assert wait(lambda: s.request("GET", "/v1/models", headers={"x-api-key": alice})[0] == 401)
         assert s.request("POST", "/v1/chat/completions", CHAT, {"x-api-key": bob})[0] == 200
         s.stop()
         log = "".join(s.log)
@@ -405,17 +405,17 @@ def test_sockets(program, model, folder):
 
     def ask(where, data):
         with socket.socket(socket.AF_UNIX) as c:
-            c.settimeout(5)
+            c.settimeout(PATIENCE)
             c.connect(str(where))
             c.sendall(data)
-            return c.recv(65536)
+            return receive(c)
 
     with Server(program, model, "--unix-socket", path, "--no-tcp", "--admin-socket", admin, replay=[{"text": "x</think>Hello.", "repeat": True}], folder=folder, port=False) as s:
         assert s.url == f"unix:{path}"
         assert b"Hello." in ask(path, post())
         assert b'"ready":true' in ask(admin, head("GET", "/status", "Host: a")) and b" 404 " in ask(path, head("GET", "/status", "Host: a"))
         assert b" 202 " in ask(admin, head("POST", "/drain", "Host: a"))
-        assert s.process.wait(5) == 0
+        assert s.process.wait(PATIENCE) == 0
     assert not path.exists() and not admin.exists()
 
 
@@ -432,20 +432,18 @@ def test_restart(program, model, folder):
 
 def test_token_counts(program, model, folder):
     """What clients got, what they didn't."""
-    with Server(program, model, replay=[{"text": "w" * 50, "repeat": True}], folder=folder, step=4000) as s:
+    with Server(program, model, replay=[{"text": "w" * 3000, "when": "long", "repeat": True}, {"text": "w" * 50, "repeat": True}], folder=folder, step=4000) as s:
         r = s.request("POST", "/v1/chat/completions", CHAT)[2]["usage"]
         m = s.metrics()
         assert (m["prompt_tokens_total"], m["generation_tokens_total"]) == (r["prompt_tokens"], r["completion_tokens"]) and r["completion_tokens"] == 51
-        c = open_stream(s)
-        time.sleep(0.1)
-        c.close()
-        c = s.connect()
-        c.sendall(post())
-        time.sleep(0.1)
-        c.close()
-        assert s.wait_metric("client_disconnected_total", 2) == 2 and wait_idle(s)
+        for n, stream in ((1, True), (2, False)):
+            c = s.connect()
+            c.sendall(post(body=json.dumps({**CHAT, "stream": stream, "user": "long"}).encode()))
+            assert s.wait_metric("time_to_first_token_seconds_count", n + 1) == n + 1
+            c.close()
+            assert s.wait_metric("client_disconnected_total", n) == n and wait_idle(s)
         m = s.metrics()
-        assert 51 < m["generation_tokens_total"] < 102 and 0 < m['lost_tokens_total{reason="canceled"}'] < 60
+        assert 51 < m["generation_tokens_total"] < 51 + 3000 and 0 < m['lost_tokens_total{reason="canceled"}'] < 3000
 
 
 def test_cors(program, model, folder):
