@@ -25,7 +25,7 @@ def program():
 def deepserve(program):
     """deepserve("tokenize", "--help", stdin=b"…") -> CompletedProcess with bytes in stdout and stderr."""
 
-    def run(*args, stdin=b"", timeout=60, **more):
+    def run(*args, stdin=b"", timeout=240, **more):
         return subprocess.run([program, *map(str, args)], input=stdin, capture_output=True, timeout=timeout, **more)
 
     return run

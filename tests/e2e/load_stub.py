@@ -9,7 +9,8 @@ import sys
 
 class LoadStub:
     def __init__(self, gap=0.0):
-        self.gap, self.requests, self.connections, self.stall = gap, [], 0, None
+        self.gap, self.requests, self.connections = gap, [], 0
+        self.hold, self.first = 0.0, None  # from the first request on nothing is answered for so many seconds
 
     async def start(self):
         self.server = await asyncio.start_server(self.serve, "127.0.0.1", 0, backlog=4096)
@@ -32,8 +33,9 @@ class LoadStub:
         close = fields.get("connection") == "close"
         model, tokens = body["model"], body["max_tokens"]
         usage = {"prompt_tokens": 100, "completion_tokens": tokens, "prompt_tokens_details": {"cached_tokens": 40}}
-        if self.stall:
-            await self.stall
+        self.first = self.first or asyncio.get_running_loop().time()
+        if self.hold:
+            await asyncio.sleep(max(0, self.first + self.hold - asyncio.get_running_loop().time()))
         if model.isdigit():
             text = b'{"error":{"message":"no"}}'
             writer.write(b"HTTP/1.1 %d No\r\nContent-Length: %d\r\n\r\n%s" % (int(model), len(text), text))

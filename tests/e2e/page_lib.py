@@ -34,10 +34,11 @@ int main(void) { return 0; } /* <script>alert(1)</script> */
 """
 
 
-def metrics(look):
-    """Numbers as after `look` seconds of steady work."""
+def metrics(seconds):
+    """Numbers as after so much time of steady work."""
+    look = int(seconds)
     out = [f"deepserve_num_requests_running{{model_name=\"demo\"}} {6 + look % 5}", f"deepserve_num_requests_waiting{{model_name=\"demo\"}} {look % 3}",
-           f"deepserve_generation_tokens_total {1000 + look * 412 + look % 7 * 31}", f"deepserve_prompt_tokens_total {9000 + look * 2300}",
+           f"deepserve_generation_tokens_total {1000 + seconds * 412:.0f}", f"deepserve_prompt_tokens_total {9000 + look * 2300}",
            f"deepserve_prefix_cache_queries_total {9000 + look * 2300}", f"deepserve_prefix_cache_hits_total {4000 + look * 1400}", f"deepserve_kv_cache_usage_perc {0.3 + look % 11 * 0.02}",
            f"deepserve_spec_decode_num_drafts_total {100 + look * 90}"]
     for i, p in enumerate((0.86, 0.71, 0.55, 0.41, 0.3)):
@@ -49,7 +50,7 @@ def metrics(look):
     for phase, mean in (("prefill", 0.031), ("decode", 0.0112)):
         out += [f"deepserve_engine_step_{phase}_seconds_sum {look * 30 * mean}", f"deepserve_engine_step_{phase}_seconds_count {look * 30}"]
     for phase, ns in (("device_busy", 7.1e8), ("device_idle", 2.9e8), ("plan", 4e7), ("finish", 3e7), ("draft", 1.2e8)):
-        out.append(f'deepserve_engine_nanoseconds_total{{phase="{phase}"}} {look * ns:.0f}')
+        out.append(f'deepserve_engine_nanoseconds_total{{phase="{phase}"}} {seconds * ns:.0f}')
     out.append(f"deepserve_memory_plan_bytes {2690 << 20}")
     for part, size in (("kv", 2 << 30), ("states", 300 << 20), ("buffers", 90 << 20)):
         out.append(f"deepserve_memory_plan_{part}_bytes {size}")
@@ -64,7 +65,7 @@ class Stub(http.server.ThreadingHTTPServer):
 
     def __init__(self, metrics_text=metrics):
         super().__init__(("127.0.0.1", 0), Handler)
-        self.requests, self.aborted, self.metrics_text, self.looks = [], threading.Event(), metrics_text, 0
+        self.requests, self.aborted, self.metrics_text, self.begin = [], threading.Event(), metrics_text, None
         self.url = f"http://127.0.0.1:{self.server_address[1]}"
         threading.Thread(target=self.serve_forever, daemon=True).start()
 
@@ -91,8 +92,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         elif self.path == "/v1/models":
             self.reply(200, "application/json", b'{"object":"list","data":[{"id":"demo","object":"model"},{"id":"other","object":"model"}]}')
         elif self.path == "/metrics":
-            self.server.looks += 1
-            self.reply(200, "text/plain", self.server.metrics_text(self.server.looks).encode())
+            self.server.begin = self.server.begin or time.monotonic() - 1
+            self.reply(200, "text/plain", self.server.metrics_text(time.monotonic() - self.server.begin).encode())
         else:
             self.reply(404, "text/plain", b"no")
 

@@ -59,5 +59,5 @@ def test_help_to_a_full_disk_fails(deepserve, program):
     import subprocess
 
     with open("/dev/full", "wb") as full:
-        r = subprocess.run([program, "--help"], stdout=full, stderr=subprocess.PIPE, timeout=60)
+        r = subprocess.run([program, "--help"], stdout=full, stderr=subprocess.PIPE, timeout=240)
     assert r.returncode == 1 and b"standard output" in r.stderr

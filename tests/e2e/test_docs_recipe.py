@@ -41,7 +41,7 @@ def run(all_commands, program, folder):
         (folder / name).symlink_to(ROOT / name)
     script = "".join("\n".join(lines) + f"\necho '{MARK}'\n" for lines, _ in all_commands)
     env = dict(os.environ, PATH=f"{pathlib.Path(program).parent}:{os.environ['PATH']}", LC_ALL="C.UTF-8")
-    done = subprocess.run(["bash", "-s"], input=script.encode(), cwd=folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=120)
+    done = subprocess.run(["bash", "-s"], input=script.encode(), cwd=folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=240)
     printed = done.stdout.decode().split(MARK + "\n")
     assert len(printed) == len(all_commands) + 1 and printed[-1] == "", printed[-1]
     return [p.splitlines() for p in printed[:-1]]

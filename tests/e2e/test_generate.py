@@ -117,11 +117,10 @@ def test_signals(program, model, tmp_path, sig):
     p = subprocess.Popen([program, "generate", "--model", model, "--input", f], stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0)
     assert p.stdout.readline()
     p.send_signal(sig)
-    begin = time.monotonic()
-    out, err = p.communicate(timeout=20)
-    assert time.monotonic() - begin < 5  # 1 s on a quiet machine
+    out, err = p.communicate(timeout=240)
     assert p.returncode == 128 + sig
     results = out.decode().splitlines()
+    assert len(results) < 2000  # of 3000; it goes on with none of those that wait
     assert all(json.loads(x)["ids"] for x in results)
     assert f"{len(results) + 1} results complete, {3000 - len(results) - 1} missing" in err.decode()
 
@@ -131,14 +130,20 @@ def test_chat_without_terminal(deepserve, model):
     assert r.returncode == 0 and r.stdout.count(b"\n") >= 2, r.stderr
 
 
-def test_chat_in_a_terminal(program, model):
+def test_chat_in_a_terminal(program, model, tmp_path):
     """Ctrl-C stops the answer and not the program; commands work; Ctrl-D ends."""
+    endless = tmp_path / "endless"  # a random model that knows no end
+    endless.mkdir()
+    for f in model.iterdir():
+        if f.name != "generation_config.json":
+            (endless / f.name).symlink_to(f)
+    (endless / "generation_config.json").write_text('{"eos_token_id": []}')
     pid, fd = pty.fork()
     if pid == 0:
-        os.execv(program, [program, "chat", "--model", str(model), "--max-tokens", "4000", "--temperature", "2"])
+        os.execv(program, [program, "chat", "--model", str(endless), "--max-tokens", "4000", "--temperature", "2"])
     seen = b""
 
-    def until(word, timeout=30):
+    def until(word, timeout=120):
         nonlocal seen
         end = time.monotonic() + timeout
         while word not in seen:
@@ -154,7 +159,8 @@ def test_chat_in_a_terminal(program, model):
     until(b"Ctrl-C stops an answer.")
     os.write(fd, b"Hello\n")
     until(b"Hello\r\n")
-    time.sleep(0.3)
+    while len(seen) < 20:  # it answers
+        seen += os.read(fd, 65536)
     os.write(fd, b"\x03")
     until(b" new, ")
     os.write(fd, b"/undo\n")

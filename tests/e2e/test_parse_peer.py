@@ -255,7 +255,7 @@ BODY = {"chat": chat_body, "responses": responses_body, "messages": messages_bod
 def ours(deepserve, protocol, encoding, lines, stream):
     done = deepserve("parse", "--protocol", protocol, "--encoding", encoding, "--jsonl", "--prompt-tokens", 20, "--cached-tokens", 12,
                      "--set", "eof_is_stop=true", *(["--stream"] if stream else []),
-                     stdin="".join(json.dumps(x) + "\n" for x in lines).encode(), timeout=300)
+                     stdin="".join(json.dumps(x) + "\n" for x in lines).encode(), timeout=240)
     assert done.returncode == 0, done.stderr
     out = [json.loads(x) for x in done.stdout.decode().split("\n")[:-1]]
     assert len(out) == len(lines)

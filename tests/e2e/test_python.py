@@ -300,14 +300,15 @@ def test_installed(ds, program, tmp_path):
         pytest.skip("no pip")
     source = tmp_path / "python"
     subprocess.run(["cp", "-r", str(ROOT / "python"), str(source)], check=True)
-    library = pathlib.Path(program).parent / "src" / "recipe" / "libdeepserve-recipe.so"
-    subprocess.run(["cp", str(library), str(source / "deepserve")], check=True)
+    for library in ("recipe/libdeepserve-recipe.so", "llm/libdeepserve.so"):
+        subprocess.run(["cp", str(pathlib.Path(program).parent / "src" / library), str(source / "deepserve")], check=True)
     done = subprocess.run([*pip, str(source)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    env = {k: v for k, v in os.environ.items() if k != "DEEPSERVE_LIBRARY"}
-    code = "import deepserve; print(deepserve.__file__, deepserve.render({'model': 'm', 'messages': [{'role': 'user', 'content': 'Hi'}]}, encoding='v4')['prompt'])"
+    env = {k: v for k, v in os.environ.items() if k not in ("DEEPSERVE_LIBRARY", "DEEPSERVE_ENGINE_LIBRARY")}
+    code = ("import deepserve; print(deepserve.__file__, deepserve.render({'model': 'm', 'messages': [{'role': 'user', 'content': 'Hi'}]}, encoding='v4')['prompt'])\n"
+            f"with deepserve.LLM({str(TOKENIZER.parent)!r}) as llm: print(len(llm.generate('Hi', deepserve.SamplingParams(max_tokens=3, ignore_eos=True))[0].outputs[0].token_ids), 'tokens')")
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=dict(env, PYTHONPATH=str(tmp_path / "site")), capture_output=True, text=True)
-    assert str(tmp_path / "site") in done.stdout and "<｜User｜>Hi" in done.stdout, done.stderr
+    assert str(tmp_path / "site") in done.stdout and "<｜User｜>Hi" in done.stdout and "3 tokens" in done.stdout, done.stderr
 
 
 def test_wrong_library(program):

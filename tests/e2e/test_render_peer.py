@@ -90,7 +90,7 @@ def test_prompts_equal(deepserve, protocol, v4):
             del b["tool_choice"]
     lines = "\n".join(json.dumps(b, ensure_ascii=False) for b in bodies).encode()
     done = deepserve("render", "--jsonl", "--protocol", protocol, "--encoding", "v4" if v4 else "v4.1", "--set", "recipe_call_order=true", stdin=lines,
-                     timeout=120)
+                     timeout=240)
     ours = [json.loads(line) for line in done.stdout.decode().split("\n")[:-1]]
     assert len(ours) == EACH, done.stderr
     encoding = recipe.DeepseekV4Encoding() if v4 else recipe.DeepseekV41Encoding()

@@ -50,7 +50,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         request.write_bytes(body)
         text, finish = self.server.output
         done = subprocess.run([self.server.program, "parse", "--protocol", protocol, "--request", request, "--finish", finish, "--prompt-tokens", "20", "--cached-tokens", "12",
-                               "--split", "3", *(["--sse"] if stream else [])], input=text.encode(), capture_output=True, timeout=60)
+                               "--split", "3", *(["--sse"] if stream else [])], input=text.encode(), capture_output=True, timeout=240)
         assert done.returncode == 0, (done.stdout, done.stderr)
         self.send_response(200)
         self.send_header("content-type", "text/event-stream; charset=utf-8" if stream else "application/json")

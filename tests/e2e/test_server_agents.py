@@ -24,7 +24,7 @@ def model(program, root, tmp_path):
     return make_model(program, root, tmp_path / "model")
 
 
-def run(command, env, cwd, timeout=60):
+def run(command, env, cwd, timeout=240):
     keep = {k: os.environ[k] for k in ("PATH", "LANG", "TMPDIR") if k in os.environ}
     return subprocess.run(command, env={**keep, **env}, cwd=cwd, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout)
 

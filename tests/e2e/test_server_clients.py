@@ -55,7 +55,7 @@ def test_document(server):
         @hypothesis.settings(max_examples=15, deadline=None, database=None, derandomize=True, suppress_health_check=list(hypothesis.HealthCheck))
         @hypothesis.given(case=operation.as_strategy())
         def check(case):
-            response = case.call(timeout=20)
+            response = case.call(timeout=120)
             assert response.status_code < 500, (case.method, case.path, response.status_code, response.text)
             case.validate_response(response, checks=[response_schema_conformance, content_type_conformance])
             declared = operation.definition.raw["responses"]

@@ -97,5 +97,5 @@ def test_nothing_unfinished(tree):
 
 
 def test_check_prints_tap():
-    done = subprocess.run([sys.executable, ROOT / "tools" / "check.py", "--tap"], stdout=subprocess.PIPE, text=True, timeout=120)
+    done = subprocess.run([sys.executable, ROOT / "tools" / "check.py", "--tap"], stdout=subprocess.PIPE, text=True, timeout=240)
     assert re.match(r"1\.\.\d+\n(not )?ok 1 - ", done.stdout)
