@@ -1,3 +1,5 @@
+#include <time.h>
+
 #include "base/clock.h"
 #include "base/json.h"
 #include "fault.h"
@@ -317,6 +319,15 @@ static void duplicates_in_objects_of_every_size(void **state)
     }
 }
 
+/* What this thread has worked: a busy machine doesn't count. */
+static uint64_t work_ns(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
+}
+
 /* Twice the members may cost at most about twice the time: 400,000 keys, half of them duplicates, are read well within a second. */
 static void many_keys_in_linear_time(void **state)
 {
@@ -332,9 +343,9 @@ static void many_keys_in_linear_time(void **state)
         for (int i = 0; i < n; i++)
             ds_buf_printf(&b, "%s\"k%d\":%d", i ? "," : "", i % (n / 2), i);
         ds_buf_puts(&b, "}");
-        start = ds_now_ns();
+        start = work_ns();
         assert_ok(ds_json_parse(&doc, b.p, b.len, NULL, &err));
-        ns[turn] = ds_now_ns() - start;
+        ns[turn] = work_ns() - start;
         assert_int_equal(ds_json_root(doc)->n, n / 2);
         ds_json_free(doc);
         ds_buf_free(&b);

@@ -16,7 +16,8 @@ typedef struct {
     int fd, quit[2];
     unsigned port;
     pthread_t thread;
-    atomic_int requests, open_now, most_open;
+    atomic_int requests;
+    atomic_int slow_now, most_slow; /* between a request for /slow and its answer */
     char last[2048]; /* head of the latest request; read it when nothing is in flight */
 } http_stub;
 
@@ -92,7 +93,12 @@ static inline void http_answer(http_stub *s, int fd, const char *path)
     } else if (strcmp(path, "/hang") == 0) {
         http_hang(s, fd);
     } else if (strcmp(path, "/slow") == 0) {
+        int now = atomic_fetch_add(&s->slow_now, 1) + 1, most = atomic_load(&s->most_slow);
+
+        while (now > most && !atomic_compare_exchange_weak(&s->most_slow, &most, now))
+            ;
         usleep(30000);
+        atomic_fetch_sub(&s->slow_now, 1);
         http_text(fd, "HTTP/1.1 200 OK\r\nContent-Length: 3\r\nConnection: close\r\n\r\nabc");
     }
 }
@@ -102,10 +108,7 @@ static inline void *http_connection_main(void *arg)
     http_connection *c = arg;
     char head[2048], path[512] = "";
     size_t n = 0;
-    int open = atomic_fetch_add(&c->s->open_now, 1) + 1, most = atomic_load(&c->s->most_open);
 
-    while (open > most && !atomic_compare_exchange_weak(&c->s->most_open, &most, open))
-        ;
     while (n < sizeof head - 1) {
         ssize_t k = recv(c->fd, head + n, sizeof head - 1 - n, 0);
 
@@ -122,7 +125,6 @@ static inline void *http_connection_main(void *arg)
             memcpy(c->s->last, head, n + 1);
         http_answer(c->s, c->fd, path);
     }
-    atomic_fetch_sub(&c->s->open_now, 1);
     shutdown(c->fd, SHUT_WR);
     recv(c->fd, head, sizeof head, MSG_DONTWAIT);
     close(c->fd);

@@ -124,7 +124,7 @@ static void check(http_stub *s, const char *path, int status, const char *reason
     o.allow_private = true;
     o.max_bytes = 1 << 20;
     o.max_redirects = 3;
-    o.total_ms = 300;
+    o.total_ms = strcmp(path, "/hang") == 0 ? 300 : 60000; /* the others answer, on a busy machine too */
     if (path[0] == '/')
         snprintf(url, sizeof url, "http://127.0.0.1:%u%s", s->port, path);
     else
@@ -217,7 +217,7 @@ static void many_at_a_time(void **state)
     for (int i = 0; i < N; i++)
         assert_int_equal(items[i].status, 0);
     assert_int_equal(atomic_load(&s.requests), N);
-    assert_true(atomic_load(&s.most_open) >= 2 && atomic_load(&s.most_open) <= 6); /* a closing one may overlap a new one */
+    assert_in_range(atomic_load(&s.most_slow), 2, 5);
     http_stop(&s);
     o.parallel = 0;
     assert_refused(ds_fetch(items, 1, &o, NULL, NULL, &err), DS_E_ARG, "0 transfers");
@@ -264,7 +264,7 @@ static void stopping(void **state)
     assert_int_equal(pthread_create(&t, NULL, cancel_soon, &flag), 0);
     start = ds_now_ns();
     assert_int_equal(ds_fetch(items, 3, &o, NULL, NULL, &err), DS_E_CANCELED);
-    assert_true(ds_now_ns() - start < 1000000000);
+    assert_true(ds_now_ns() - start < 5000000000); /* without it: 10 s */
     pthread_join(t, NULL);
     assert_null(items[2].bytes);
     atomic_store(&flag, false);
