@@ -114,10 +114,26 @@ static int find_choice(const char *choices, const char *s)
 
 static const char *bound_text(const ds_opt *o, char *buf, size_t cap, double x)
 {
-    if (o->type == DS_OPT_MS)
-        snprintf(buf, cap, "%gms", x);
-    else
+    static const struct {
+        const char *unit;
+        double size;
+    } times[] = { { "h", 3.6e6 }, { "m", 6e4 }, { "s", 1e3 }, { "ms", 1 } },
+      sizes[] = { { "TiB", 0x1p40 }, { "GiB", 0x1p30 }, { "MiB", 0x1p20 }, { "KiB", 0x1p10 }, { "", 1 } };
+    size_t i = 0;
+
+    if (o->type != DS_OPT_MS && o->type != DS_OPT_BYTES) {
         snprintf(buf, cap, o->type == DS_OPT_REAL ? "%g" : "%.0f", x);
+        return buf;
+    }
+    if (o->type == DS_OPT_MS) {
+        while (times[i].size > 1 && fmod(x, times[i].size) != 0)
+            i++;
+        snprintf(buf, cap, "%g%s", x / times[i].size, x == 0 ? "" : times[i].unit);
+    } else {
+        while (sizes[i].size > 1 && fmod(x, sizes[i].size) != 0)
+            i++;
+        snprintf(buf, cap, "%.0f%s", x / sizes[i].size, x == 0 ? "" : sizes[i].unit);
+    }
     return buf;
 }
 

@@ -27,7 +27,7 @@ static const ds_opt table[] = {
     { "stop", DS_OPT_LIST, offsetof(options, stop), .arg = "TEXT", .help = "ends the answer" },
     { "memory", DS_OPT_BYTES, offsetof(options, memory), .def = "64MiB", .arg = "BYTES", .help = "cache size", .min = 4096,
       .max = INFINITY },
-    { "timeout", DS_OPT_MS, offsetof(options, timeout), .def = "10s", .arg = "TIME", .help = "time to wait" },
+    { "timeout", DS_OPT_MS, offsetof(options, timeout), .def = "10s", .arg = "TIME", .help = "time to wait", .min = 0, .max = 5400000 },
     { .name = NULL },
 };
 enum { N_OPTS = sizeof table / sizeof table[0] - 1 };
@@ -149,7 +149,7 @@ static void wrong_use(void **state)
         { "t --model m --mode fast", "--mode 'fast': expected one of exact|ced" },
         { "t --model m --mode exact|ced", "expected one of" },
         { "t --model m --mode=", "expected one of" },
-        { "t --model m --memory 4095", "at least 4096" },
+        { "t --model m --memory 4095", "at least 4KiB" },
         { "t --model m --memory 1KB", "expected bytes, such as" },
         { "t --model m --memory -1", "expected bytes" },
         { "t --model m --memory 18446744073709551615KiB", "expected bytes" },
@@ -223,7 +223,8 @@ static void help_page(void **state)
     assert_non_null(strstr(page, "  --top-p P         smallest set that reaches P [above 0, at most 1; default 1]\n"));
     assert_non_null(strstr(page, "  --model DIR       model directory [required]\n"));
     assert_non_null(strstr(page, "  --mode exact|ced  how prefill runs [default ced]\n"));
-    assert_non_null(strstr(page, "  --memory BYTES    cache size [at least 4096; default 64MiB]\n"));
+    assert_non_null(strstr(page, "  --memory BYTES    cache size [at least 4KiB; default 64MiB]\n"));
+    assert_non_null(strstr(page, "  --timeout TIME    time to wait [0..90m; default 10s]\n"));
     assert_non_null(strstr(page, "  -h, --help        this page\n"));
     assert_non_null(strstr(page, "\nexample:\n  deepserve test --model m\n"));
     free(page);
