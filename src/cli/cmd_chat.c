@@ -319,8 +319,9 @@ int ds_cmd_chat(int argc, char **argv)
 
     if (status != -1)
         return status;
-    if (!ds_cli_speculate_parse(&speculate, o.g.speculate))
-        return ds_cli_wrong("chat", "--speculate: expected auto, off or a number up to 64");
+    status = ds_cli_speculate(&speculate, o.g.speculate, "chat");
+    if (status != -1)
+        return status;
     rc = ds_cli_gen_open(&c.g, &o.g, speculate, 1, &err);
     if (rc == DS_OK) {
         c.tty = isatty(0) && isatty(1);

@@ -550,8 +550,9 @@ int ds_cmd_generate(int argc, char **argv)
         return status;
     if (!!o.prompt + !!o.tokens + !!o.input != 1)
         return ds_cli_wrong("generate", "expected one of --prompt, --tokens and --input");
-    if (!ds_cli_speculate_parse(&speculate, o.g.speculate))
-        return ds_cli_wrong("generate", "--speculate: expected auto, off or a number up to 64");
+    status = ds_cli_speculate(&speculate, o.g.speculate, "generate");
+    if (status != -1)
+        return status;
     ds_cli_signals_end();
     if (o.tokens)
         rc = ds_cli_ids_parse(&ids, o.tokens, &wrong, &err);

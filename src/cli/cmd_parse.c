@@ -419,7 +419,7 @@ int ds_cmd_parse(int argc, char **argv)
             return 0;
         }
         if (ds_recipe_opts_set(&c.recipe, o.set.v[i], &err) != DS_OK)
-            return ds_cli_wrong("parse", "--set %s", err.msg);
+            return ds_cli_wrong("parse", "--set: %s", err.msg);
     }
     if (!o.request && !o.jsonl)
         return ds_cli_wrong("parse", "--request is needed");

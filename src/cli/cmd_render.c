@@ -229,7 +229,7 @@ int ds_cmd_render(int argc, char **argv)
             return 0;
         }
         if (ds_recipe_opts_set(&c.opts, o.set.v[i], &err) != DS_OK)
-            return ds_cli_wrong("render", "--set %s", err.msg);
+            return ds_cli_wrong("render", "--set: %s", err.msg);
     }
     if (o.tokenizer)
         rc = open_tokenizer(&c, &t, o.tokenizer, &err);

@@ -11,6 +11,7 @@
 
 #include <fcntl.h>
 
+#include "base/utf8.h"
 #include "cli/gen.h"
 #include "cli/replay.h"
 #include "llm/parts.h"
@@ -31,7 +32,7 @@ typedef struct {
 /* clang-format off */
 static const ds_opt table[] = {
     { .name = "model", .type = DS_OPT_STR, O(model), .arg = "DIR", .required = true, .help = "model directory" },
-    { .name = "host", .type = DS_OPT_STR, O(host), .def = "127.0.0.1", .arg = "ADDRESS", .help = "address to listen on; another one than this machine's own needs --api-keys" },
+    { .name = "host", .type = DS_OPT_STR, O(host), .def = "127.0.0.1", .arg = "ADDRESS", .help = "address to listen on; one that others can reach should have --api-keys" },
     { .name = "port", .type = DS_OPT_INT, O(port), .def = "8000", .arg = "N", .min = 0, .max = 65535, .help = "0 takes any free one" },
     { .name = "unix-socket", .type = DS_OPT_STR, O(unix_path), .arg = "PATH", .help = "listen on a Unix-domain socket too" },
     { .name = "no-tcp", .type = DS_OPT_FLAG, O(no_tcp), .help = "listen on the Unix-domain socket only" },
@@ -53,7 +54,7 @@ static const ds_opt table[] = {
     { .name = "memory", .type = DS_OPT_BYTES, O(memory), .def = "0", .arg = "BYTES", .min = 0, .max = INFINITY, .help = "for caches and buffers; 0 = up to 70% of what is free" },
     { .name = "step-tokens", .type = DS_OPT_INT, O(step_tokens), .def = "512", .arg = "TOKENS", .min = 1, .max = 1 << 18, .help = "rows of an engine step at most" },
     { .name = "prefills", .type = DS_OPT_INT, O(prefills), .def = "4", .arg = "N", .min = 1, .max = 4096, .help = "prompts in progress at a time" },
-    { .name = "target-tbt", .type = DS_OPT_MS, O(target_tbt_ms), .def = "0ms", .arg = "TIME", .min = 0, .max = INFINITY, .help = "wanted time between tokens; prompts get what decoding leaves of it; 0 = no target" },
+    { .name = "target-tbt", .type = DS_OPT_MS, O(target_tbt_ms), .def = "0", .arg = "TIME", .min = 0, .max = INFINITY, .help = "wanted time between tokens; prompts get what decoding leaves of it; 0 = no target" },
     { .name = "prefix-cache", .type = DS_OPT_FLAG, O(prefix_cache), .def = "true", .help = "share what prompts have in common" },
     { .name = "speculate", .type = DS_OPT_STR, O(speculate), .def = "auto", .arg = "auto|off|N", .help = "draft tokens verified a step; never changes the text" },
     { .name = "mode", .type = DS_OPT_ENUM, O(mode), .def = "ced", .arg = "NAME", .choices = "exact|ced", .help = "all layers on the whole prompt, or the decoder on its end only" },
@@ -70,7 +71,7 @@ static const ds_opt table[] = {
     { .name = "keepalive-interval", .type = DS_OPT_MS, O(keepalive_ms), .def = "10s", .arg = "TIME", .min = 1, .max = 3600000, .help = "comments in a stream that has nothing to say" },
     { .name = "idle-timeout", .type = DS_OPT_MS, O(idle_ms), .def = "75s", .arg = "TIME", .min = 1000, .max = 86400000, .help = "of a connection between requests" },
     { .name = "drain-timeout", .type = DS_OPT_MS, O(drain_ms), .def = "60s", .arg = "TIME", .min = 1, .max = 86400000, .help = "for running requests after SIGTERM" },
-    { .name = "request-timeout", .type = DS_OPT_MS, O(request_ms), .def = "0s", .arg = "TIME", .min = 0, .max = 86400000, .help = "a request ends after that long; 0 = never" },
+    { .name = "request-timeout", .type = DS_OPT_MS, O(request_ms), .def = "0", .arg = "TIME", .min = 0, .max = 86400000, .help = "a request ends after that long; 0 = never" },
     { .name = "max-connections", .type = DS_OPT_INT, O(connections), .def = "4096", .arg = "N", .min = 1, .max = 1000000, .help = "more are closed at once" },
     { .name = "workers", .type = DS_OPT_INT, O(workers), .def = "1", .arg = "N", .min = 1, .max = 64, .help = "threads that prepare large requests" },
 
@@ -360,6 +361,43 @@ static bool is_loopback(const char *host)
     return strncmp(host, "127.", 4) == 0 || strcmp(host, "::1") == 0 || strcmp(host, "localhost") == 0;
 }
 
+/* Values that the option table can't judge. An exit status, or -1: nothing is wrong. */
+static int check_values(const options *o)
+{
+    static const char *const names[] = { "host",     "unix-socket",  "admin-socket", "tls-cert",   "tls-key",
+                                         "api-keys", "responses-db", "access-log",   "replay-file" };
+    const char *const values[] = { o->host, o->unix_path,    o->admin,      o->tls_cert, o->tls_key,
+                                   o->keys, o->responses_db, o->access_log, o->replay };
+    static const char letters[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_:", digits[] = "0123456789";
+    char q[220];
+
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+        if (values[i] && !*values[i])
+            return ds_cli_wrong("serve", "--%s '': expected a value", names[i]);
+    for (size_t i = 0; i < o->names.n; i++)
+        if (!*o->names.v[i] || !ds_utf8_valid(o->names.v[i], strlen(o->names.v[i])))
+            return ds_cli_wrong("serve", "--served-model-name '%s': expected a name in UTF-8",
+                                ds_quote(q, sizeof q, o->names.v[i], strlen(o->names.v[i])));
+    for (const char *c = o->prefix; *c; c++)
+        if (!strchr(letters, *c) && (c == o->prefix || !strchr(digits, *c)))
+            return ds_cli_wrong("serve", "--metrics-prefix '%s': expected letters, digits, '_' and ':', and no digit first",
+                                ds_quote(q, sizeof q, o->prefix, strlen(o->prefix)));
+    for (const char *c = o->cors; c && (*c || c == o->cors); c++)
+        if (*c <= ' ' || *c > '~' || *c == ',')
+            return ds_cli_wrong("serve", "--cors-origin '%s': expected one origin as https://example.org, or *",
+                                ds_quote(q, sizeof q, o->cors, strlen(o->cors)));
+    if (o->otlp && strncmp(o->otlp, "http://", 7) != 0 && strncmp(o->otlp, "https://", 8) != 0)
+        return ds_cli_wrong("serve", "--otlp '%s': expected the collector's address as http://HOST:PORT",
+                            ds_quote(q, sizeof q, o->otlp, strlen(o->otlp)));
+    if (!o->tls_cert != !o->tls_key)
+        return ds_cli_wrong("serve", "--tls-cert and --tls-key belong together");
+    if (o->no_tcp && !o->unix_path)
+        return ds_cli_wrong("serve", "--no-tcp needs --unix-socket");
+    if (o->unix_path && o->admin && strcmp(o->unix_path, o->admin) == 0)
+        return ds_cli_wrong("serve", "--unix-socket and --admin-socket need different paths");
+    return -1;
+}
+
 static ds_rc run(service *s, const ds_server_opts *so, ds_err *err)
 {
     ds_server_hooks hooks = { .load = load, .ready = ready, .ctx = s };
@@ -406,15 +444,14 @@ int ds_cmd_serve(int argc, char **argv)
             return 0;
         }
         if (ds_recipe_opts_set(&recipe, o.set.v[i], &err) != DS_OK)
-            return ds_cli_wrong("serve", "--set %s", err.msg);
+            return ds_cli_wrong("serve", "--set: %s", err.msg);
     }
     s.image_token = recipe.image_token;
-    if (!ds_cli_speculate_parse(&s.speculate, o.speculate))
-        return ds_cli_wrong("serve", "--speculate: expected auto, off or a number up to 64");
-    if (!o.tls_cert != !o.tls_key)
-        return ds_cli_wrong("serve", "--tls-cert and --tls-key belong together");
-    if (o.no_tcp && !o.unix_path)
-        return ds_cli_wrong("serve", "--no-tcp needs --unix-socket");
+    status = ds_cli_speculate(&s.speculate, o.speculate, "serve");
+    if (status == -1)
+        status = check_values(&o);
+    if (status != -1)
+        return status;
     if (!is_loopback(o.host) && !o.keys)
         fprintf(stderr, "warning: %s is open to everyone who can reach it; --api-keys asks for a key\n", o.host);
     names[0] = directory_name(name, sizeof name, o.model);

@@ -10,26 +10,23 @@
 
 #include "llm/parts.h"
 
-bool ds_cli_speculate_parse(int *out, const char *word)
-{
-    char *end;
-    long n;
+enum { SPECULATE_MAX = 64 };
 
-    if (strcmp(word, "auto") == 0) {
+int ds_cli_speculate(int *out, const char *word, const char *command)
+{
+    char q[112], *end = NULL;
+    long n = *word >= '0' && *word <= '9' ? strtol(word, &end, 10) : -1;
+
+    if (strcmp(word, "auto") == 0)
         *out = DS_ENGINE_DRAFTS_AUTO;
-        return true;
-    }
-    if (strcmp(word, "off") == 0) {
+    else if (strcmp(word, "off") == 0)
         *out = 0;
-        return true;
-    }
-    if (*word < '0' || *word > '9')
-        return false;
-    n = strtol(word, &end, 10);
-    if (*end || n > 64)
-        return false;
-    *out = (int)n;
-    return true;
+    else if (n < 0 || n > SPECULATE_MAX || *end)
+        return ds_cli_wrong(command, "--speculate '%s': expected auto, off or a number up to %d", ds_quote(q, sizeof q, word, strlen(word)),
+                            SPECULATE_MAX);
+    else
+        *out = (int)n;
+    return -1;
 }
 
 static const char *token_bytes(void *ctx, int32_t id, size_t *n)

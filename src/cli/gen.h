@@ -65,8 +65,8 @@ typedef struct {
     uint32_t context, parallel; /* tokens; sequences */
 } ds_cli_gen;
 
-/* "auto", "off" or a number; false: something else. */
-bool ds_cli_speculate_parse(int *out, const char *word);
+/* The value of --speculate: auto, off or a number. -1, or after a message about anything else the exit status. */
+int ds_cli_speculate(int *out, const char *word, const char *command);
 /* Opens all of it and starts the engine, for `parallel` sequences at a time. A context of 0 becomes the model's limit, or less where memory is short (said on standard error). On failure nothing is held. */
 ds_rc ds_cli_gen_open(ds_cli_gen *g, const ds_cli_gen_opts *o, int speculate, uint32_t parallel, ds_err *err);
 void ds_cli_gen_close(ds_cli_gen *g);
