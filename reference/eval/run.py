@@ -19,6 +19,7 @@ import numpy as np
 import checks
 
 HERE = os.path.dirname(os.path.abspath(__file__))
+EXTRA = ("bad input", "short recall")       # groups beside the total
 WINDOW_ROWS = 128       # rows compared between modes: the demonstration model's window
 MODES = (("exact", "f32"), ("ced", "f32"), ("replay", "f32"), ("exact", "bf16"), ("replay", "bf16"))
 
@@ -31,11 +32,11 @@ def lines(path):
 class Program:
     """Calls of deepserve, remembered on disk."""
 
-    def __init__(self, o):
-        self.o = o
+    def __init__(self, o, model=None):
+        self.o, self.model = o, model or o.model
         h = hashlib.sha256()
         for name in ("model.safetensors", "tokenizer.json", "config.json"):
-            with open(os.path.join(o.model, name), "rb") as f:
+            with open(os.path.join(self.model, name), "rb") as f:
                 h.update(f.read())
         self.weights = h.hexdigest()
         with open(o.program, "rb") as f:
@@ -62,7 +63,7 @@ class Program:
         return p.stdout.decode()
 
     def tokenizer(self):
-        return os.path.join(self.o.model, "tokenizer.json")
+        return os.path.join(self.model, "tokenizer.json")
 
     def generate(self, requests, mode, parallel=16):
         """Greedy replies as lists of result lines."""
@@ -70,7 +71,7 @@ class Program:
             with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as f:
                 f.write("\n".join(json.dumps(r) for r in requests))
                 f.flush()
-                out = self.call("generate", "--model", self.o.model, "--input", f.name, "--temperature", "0", "--mode", mode, "--threads", str(self.o.threads),
+                out = self.call("generate", "--model", self.model, "--input", f.name, "--temperature", "0", "--mode", mode, "--threads", str(self.o.threads),
                                 "--parallel", str(parallel), "--json", good=(0, 1))
             got = [json.loads(x) for x in out.splitlines()]
             if len(got) != len(requests):
@@ -122,7 +123,7 @@ class Program:
             with tempfile.TemporaryDirectory() as d:
                 with open(os.path.join(d, "ids"), "w", encoding="utf-8") as f:
                     json.dump(ids, f)
-                self.call("logits", "--model", self.o.model, "--tokens", "@" + f.name, "--out", os.path.join(d, "x.npy"), *args)
+                self.call("logits", "--model", self.model, "--tokens", "@" + f.name, "--out", os.path.join(d, "x.npy"), *args)
                 x = np.load(os.path.join(d, "x.npy"))[:-1].astype(np.float64)
             first = n - last
             top = x.max(1)
@@ -131,7 +132,7 @@ class Program:
         return self.remembered(["loss", ids, mode, act], make)
 
     def draft(self, ids):
-        return self.remembered(["draft", ids], lambda: json.loads(self.call("draft", "--model", self.o.model, "--tokens", ",".join(map(str, ids)), "--threads", str(self.o.threads), "--json")))
+        return self.remembered(["draft", ids], lambda: json.loads(self.call("draft", "--model", self.model, "--tokens", ",".join(map(str, ids)), "--threads", str(self.o.threads), "--json")))
 
 
 def replay_at(n):
@@ -152,8 +153,8 @@ def score(prompts, replies):
     return groups
 
 
-def total(groups, skip=("bad input",)):
-    g = [v for k, v in groups.items() if k not in skip]
+def total(groups):
+    g = [v for k, v in groups.items() if k not in EXTRA]
     return dict(right=sum(x["right"] for x in g), of=sum(x["of"] for x in g), limit=sum(x["limit"] for x in g))
 
 
@@ -185,10 +186,26 @@ def tasks(p, prompts):
     return out, [(prompts[i], exact[j]) for j, i in enumerate(plain)]
 
 
-def perplexity(p, workers):
+def documents(p, every):
     with open(p.tokenizer(), encoding="utf-8") as f:
         control = {t["content"]: t["id"] for t in json.load(f)["added_tokens"]}
-    docs = [(d["kind"], *p.ids(d["runs"], control)) for d in lines(os.path.join(HERE, "heldout.jsonl"))]
+    return [(d["kind"], *p.ids(d["runs"], control)) for d in lines(os.path.join(HERE, "heldout.jsonl"))[::every]]
+
+
+def compare(p, other, every, workers):
+    """Exact loss of two models, nats a token over all documents of a kind, and the first one's perplexity over the second's."""
+    docs = documents(p, every)
+    with concurrent.futures.ThreadPoolExecutor(workers) as pool:
+        done = [list(pool.map(lambda d, m=m: m.losses(d[1], "exact", "f32"), docs)) for m in (p, other)]
+    sums = {}
+    for (kind, _, loss), mine, theirs in zip(docs, *done):
+        sums.setdefault(kind, []).extend((a, b) for (k, a), (_, b) in zip(mine, theirs) if loss[k])
+    mean = {k: np.mean(v, 0) for k, v in sums.items()}
+    return {k: dict(tokens=len(sums[k]), nats=float(a), other_nats=float(b), perplexity_ratio=math.exp(a - b)) for k, (a, b) in mean.items()}
+
+
+def perplexity(p, every, workers):
+    docs = documents(p, every)
     jobs = [(kind, ids, loss, mode, act) for kind, ids, loss in docs for mode, act in MODES]
     with concurrent.futures.ThreadPoolExecutor(workers) as pool:
         done = list(pool.map(lambda j: p.losses(j[1], j[3], j[4]), jobs))
@@ -249,7 +266,7 @@ def show(result):
         print(f"{name:22}{g['right']:4} /{g['of']:3}{str(e['right']) if e else '-':>9}{g['limit']:10}")
     for k in ("total", "long prompts", "json values exact"):
         print(k, json.dumps(t[k]))
-    for k in ("perplexity", "drafts"):
+    for k in ("perplexity", "against", "drafts"):
         print(k, json.dumps(result.get(k), indent=1))
 
 
@@ -261,17 +278,21 @@ def main():
     a.add_argument("--threads", type=int, default=1, help="threads of one call of the program")
     a.add_argument("--workers", type=int, default=2, help="calls at a time")
     a.add_argument("--points", type=int, default=4, help="draft prefixes a reply")
+    a.add_argument("--every", type=int, default=1, help="only every N-th prompt and document: a quick look")
+    a.add_argument("--against", help="another model with the same tokenizer (say, the weights before quantisation), for the ratio of perplexities")
     a.add_argument("--only", choices=("tasks", "perplexity", "drafts"), action="append", help="a part; may be repeated")
     a.add_argument("--cache", default=os.path.join(tempfile.gettempdir(), "deepserve-eval-%d" % os.getuid()))
     o = a.parse_args()
     p, only = Program(o), o.only or ["tasks", "perplexity", "drafts"]
     result = dict(weights_sha256=p.weights)
     if "tasks" in only or "drafts" in only:
-        t, answered = tasks(p, lines(os.path.join(HERE, "prompts.jsonl")))
+        t, answered = tasks(p, lines(os.path.join(HERE, "prompts.jsonl"))[::o.every])
         t["total"] = dict(ced=total(t["ced"]), exact=total(t["exact"]))
         result["tasks"] = t
     if "perplexity" in only:
-        result["perplexity"] = perplexity(p, o.workers)
+        result["perplexity"] = perplexity(p, o.every, o.workers)
+    if o.against:
+        result["against"] = compare(p, Program(o, o.against), o.every, o.workers)
     if "drafts" in only:
         result["drafts"] = drafts(p, answered, o.points, o.workers)
     if o.json:

@@ -47,8 +47,11 @@ def test_prompts_are_complete():
         rows = [json.loads(x) for x in f]
     n = collections.Counter(r["group"] for r in rows)
     assert n == {"greeting": 10, "identity": 10, "facts": 30, "sums": 20, "stories": 20, "json": 20, "tool calls": 30, "multi-turn recall": 10, "long-context recall": 10, "unknowns": 10,
-                 "system prompts": 10, "shell": 20, "thinking on/off": 20, "bad input": 14}
+                 "system prompts": 10, "shell": 20, "thinking on/off": 20, "bad input": 14, "short recall": 6}
     assert len({r["id"] for r in rows}) == len(rows)
+    length = [len(r["request"]["messages"][0]["content"]) / 4.2 for r in rows if r["group"] == "long-context recall"]
+    assert min(length) > 1024 and max(length) > 7500
+    assert sum(len(r["request"]["messages"][0]["content"]) > 8000 * 4 for r in rows if r["group"] == "bad input") == 2
     for r in rows:          # every check runs, and an empty reply is never right
         assert not checks.passed(r["check"], reply(""))
 
