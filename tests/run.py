@@ -11,12 +11,14 @@ import json
 import os
 import pathlib
 import re
+import signal
 import subprocess
 import sys
 import tempfile
 import xml.etree.ElementTree as ET
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+MESON_SECONDS, PYTEST_SECONDS = 3600, 1500  # far more than they need; each test has a limit of its own too: in its meson.build, in tests/limit.py
 
 
 class Counts:
@@ -58,6 +60,29 @@ def count_tap(counts, name, text, status):
     return True
 
 
+def run(command, env, seconds, last_word):
+    """(status or None after the time-out, output). Whatever the command has started and left behind ends with it."""
+    with tempfile.TemporaryFile("w+", errors="replace") as output:
+        p = subprocess.Popen(command, cwd=ROOT, env=env, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
+        status = None
+        try:
+            status = p.wait(seconds)
+        except subprocess.TimeoutExpired:
+            p.send_signal(last_word)
+            try:
+                p.wait(10)
+            except subprocess.TimeoutExpired:
+                pass
+        finally:
+            try:
+                os.killpg(p.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+            p.wait()
+        output.seek(0)
+        return status, output.read()
+
+
 def run_meson(counts, build, suite):
     log = build / "meson-logs" / "testlog.json"
     if log.exists():
@@ -68,10 +93,11 @@ def run_meson(counts, build, suite):
     command = ["meson", "test", "-C", str(build), "--no-rebuild", "--timeout-multiplier", "6", "--quiet"]
     if suite:
         command += ["--suite", suite]
-    done = subprocess.run(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
-    if not log.exists():
+    status, output = run(command, env, MESON_SECONDS, signal.SIGTERM)
+    if status is None or not log.exists():
         counts.failed += 1
-        counts.say_failed("meson test", done.stdout)
+        counts.say_failed("meson test", output + (f"\nno end after {MESON_SECONDS} s" if status is None else ""))
+    if not log.exists():
         return
     for line in log.read_text(errors="replace").splitlines():
         t = json.loads(line)
@@ -119,14 +145,15 @@ def run_pytest(counts, build, folder, expression):
         return
     with tempfile.TemporaryDirectory() as tmp:
         report = pathlib.Path(tmp) / "report.xml"
-        env = dict(os.environ, DEEPSERVE=str(build / "deepserve"), PYTHONDONTWRITEBYTECODE="1")
+        env = dict(os.environ, DEEPSERVE=str(build / "deepserve"), PYTHONDONTWRITEBYTECODE="1", PYTHONUTF8="1")
+        env.pop("PYTEST_ADDOPTS", None)
         command = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb=short", f"--junitxml={report}", str(folder)]
         if expression:
             command += ["-k", expression]
-        done = subprocess.run(command, cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
+        status, output = run(command, env, PYTEST_SECONDS, signal.SIGABRT)  # with which pytest prints its stacks
         if not report.exists():
             counts.failed += 1
-            counts.say_failed("pytest", done.stdout)
+            counts.say_failed("pytest", output + (f"\nno end after {PYTEST_SECONDS} s" if status is None else f"\nexit status {status}"))
             return
         failed = 0
         for case in ET.parse(report).getroot().iter("testcase"):
@@ -138,11 +165,11 @@ def run_pytest(counts, build, folder, expression):
                 counts.skip(name, skipped.get("message") or "")
             else:
                 counts.passed += 1
-        if failed == 0 and done.returncode not in (0, 5):
+        if failed == 0 and status not in (0, 5):
             failed = 1
         counts.failed += failed
         if failed:
-            print(done.stdout)
+            print(output)
 
 
 def main():

@@ -1,6 +1,10 @@
 import os
+import sys
 
 import pytest
+
+sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "tests"))
+from limit import pytest_configure, pytest_runtest_protocol  # noqa: E402,F401
 
 try:
     import torch

@@ -2,10 +2,15 @@
 import os
 import pathlib
 import subprocess
+import sys
 
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.append(str(ROOT / "tests"))
+from limit import pytest_configure, pytest_runtest_protocol  # noqa: E402,F401
+
+os.environ.update(no_proxy="*", NO_PROXY="*")  # every server here is on this machine
 
 
 @pytest.fixture(scope="session")
