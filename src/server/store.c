@@ -1,12 +1,17 @@
 #include "server/store.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <sqlite3.h>
 
 #include "base/err.h"
+#include "format/file.h"
 
 #define APPLICATION_ID 0x64737265 /* "dsre": what `file` and a wrong path are recognised by */
 enum { VERSION = 1 };
@@ -27,6 +32,7 @@ static const char *const queries[N_QUERIES] = {
 struct ds_store {
     /* [const] */
     uint64_t ttl_s, max_bytes;
+    char name[256]; /* for messages */
     /* [mu] */
     pthread_mutex_t mu;
     sqlite3 *db;
@@ -36,7 +42,7 @@ struct ds_store {
 
 static ds_rc failed(ds_store *s, int code, ds_err *err)
 {
-    return ds_fail(err, code == SQLITE_NOMEM ? DS_E_NOMEM : DS_E_IO, "stored responses: %s",
+    return ds_fail(err, code == SQLITE_NOMEM ? DS_E_NOMEM : DS_E_IO, "%s: %s", s->name,
                    s->db ? sqlite3_errmsg(s->db) : sqlite3_errstr(code));
 }
 
@@ -64,6 +70,17 @@ static void recount(ds_store *s)
     sqlite3_reset(q);
 }
 
+/* The file is for its owner only, since it holds what users wrote; SQLite's files beside it take over its mode. */
+static ds_rc make_file(const ds_store *s, const char *path, ds_err *err)
+{
+    int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+
+    if (fd < 0)
+        return ds_fail(err, DS_E_IO, "%s: %s", s->name, strerror(errno));
+    close(fd);
+    return DS_OK;
+}
+
 static ds_rc set_up(ds_store *s, const char *path, ds_err *err)
 {
     static const char schema[] =
@@ -78,9 +95,9 @@ static ds_rc set_up(ds_store *s, const char *path, ds_err *err)
     sqlite3_busy_timeout(s->db, 2000);
     int64_t id = pragma(s, "application_id"), tables = pragma(s, "schema_version");
     if (tables < 0)
-        return ds_fail(err, DS_E_FORMAT, "stored responses: %s", sqlite3_errmsg(s->db));
+        return ds_fail(err, DS_E_FORMAT, "%s: %s", s->name, sqlite3_errmsg(s->db));
     if (tables > 0 && (id != APPLICATION_ID || pragma(s, "user_version") != VERSION))
-        return ds_fail(err, DS_E_FORMAT, "stored responses: the file is a database of another program or version");
+        return ds_fail(err, DS_E_FORMAT, "%s: is a database of another program or version", s->name);
     rc = sqlite3_exec(
         s->db, "PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; PRAGMA wal_autocheckpoint = 0; PRAGMA auto_vacuum = INCREMENTAL;",
         NULL, NULL, NULL);
@@ -97,6 +114,7 @@ static ds_rc set_up(ds_store *s, const char *path, ds_err *err)
 ds_rc ds_store_open(ds_store **out, const char *path, uint64_t ttl_s, uint64_t max_bytes, ds_err *err)
 {
     ds_store *s = calloc(1, sizeof *s);
+    char label[220];
     ds_rc rc;
 
     *out = NULL;
@@ -106,7 +124,13 @@ ds_rc ds_store_open(ds_store **out, const char *path, uint64_t ttl_s, uint64_t m
     }
     s->ttl_s = ttl_s;
     s->max_bytes = max_bytes;
-    rc = set_up(s, path, err);
+    if (path)
+        snprintf(s->name, sizeof s->name, "stored responses in %s", ds_file_label(label, sizeof label, path));
+    else
+        strcpy(s->name, "stored responses");
+    rc = path ? make_file(s, path, err) : DS_OK;
+    if (rc == DS_OK)
+        rc = set_up(s, path, err);
     if (rc != DS_OK) {
         ds_store_close(s);
         return rc;

@@ -14,7 +14,7 @@
 
 typedef struct ds_store ds_store;
 
-/* path NULL: in memory. DS_E_IO, DS_E_FORMAT (a database of another kind or version), DS_E_NOMEM. */
+/* path NULL: in memory. A new file is for its owner only. DS_E_IO, DS_E_FORMAT (a database of another kind or version), DS_E_NOMEM. */
 ds_rc ds_store_open(ds_store **out, const char *path, uint64_t ttl_s, uint64_t max_bytes, ds_err *err);
 void ds_store_close(ds_store *s); /* NULL is fine */
 

@@ -1,5 +1,6 @@
 #include "test.h"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "server/store.h"
@@ -69,12 +70,39 @@ static void records(void **state)
     FILE *f = fopen(path, "w"); /* no database */
     fputs("something else entirely, and longer than a header of SQLite's, which has a hundred bytes, so that it is read and refused", f);
     fclose(f);
-    assert_refused(ds_store_open(&s, path, 100, 1 << 20, &err), DS_E_FORMAT, "stored responses");
+    assert_refused(ds_store_open(&s, path, 100, 1 << 20, &err), DS_E_FORMAT, path);
     unlink(path);
     for (int i = 0; i < 2; i++) {
         snprintf(wal, sizeof wal, "%s%s", path, i ? "-wal" : "-shm");
         unlink(wal);
     }
+}
+
+static void files_are_for_their_owner(void **state)
+{
+    char dir[] = "/tmp/ds-store-XXXXXX", path[64], missing[64];
+    static const char *const ends[] = { "", "-wal", "-shm" };
+    struct stat st;
+    ds_store *s;
+    ds_err err = { 0 };
+
+    (void)state;
+    assert_non_null(mkdtemp(dir));
+    snprintf(missing, sizeof missing, "%s/none/r.db", dir);
+    assert_refused(ds_store_open(&s, missing, 100, 1 << 20, &err), DS_E_IO, missing);
+    assert_refused(ds_store_open(&s, dir, 100, 1 << 20, &err), DS_E_IO, dir);
+    snprintf(path, sizeof path, "%s/r.db", dir);
+    assert_ok(ds_store_open(&s, path, 100, 1 << 20, &err));
+    put(s, "t", "r1", "{}", "{\"items\":[]}", 0, 1);
+    for (int i = 0; i < 3; i++) {
+        char name[80];
+        snprintf(name, sizeof name, "%s%s", path, ends[i]);
+        assert_int_equal(stat(name, &st), 0);
+        assert_int_equal(st.st_mode & 0777, 0600);
+    }
+    ds_store_close(s);
+    unlink(path);
+    rmdir(dir);
 }
 
 static void bound(void **state)
@@ -104,6 +132,6 @@ static void bound(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(records), cmocka_unit_test(bound) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(records), cmocka_unit_test(files_are_for_their_owner), cmocka_unit_test(bound) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
