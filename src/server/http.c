@@ -774,21 +774,6 @@ static ds_rc listen_tcp(ds_server *s, int *out, ds_err *err)
     return DS_OK;
 }
 
-static ds_rc read_pem(char **out, const char *path, ds_err *err)
-{
-    size_t n;
-    ds_rc rc = ds_file_read(out, &n, path, PEM_MAX_BYTES, err);
-    char label[220];
-    return rc == DS_OK && !strstr(*out, "-----BEGIN")
-               ? ds_fail(err, DS_E_FORMAT, "%s: no PEM file", ds_file_label(label, sizeof label, path))
-               : rc;
-}
-
-typedef struct {
-    ds_server *s;
-    char last[200];
-} library_log;
-
 static void on_library_log(void *cls, const char *fmt, va_list ap)
 {
     ds_server *s = cls;
@@ -821,8 +806,7 @@ static ds_rc start_daemon(ds_listener *l, ds_err *err)
     l->daemon = MHD_start_daemon(MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG | (l->tls ? MHD_USE_TLS : 0), 0, NULL, NULL,
                                  on_request, l, MHD_OPTION_EXTERNAL_LOGGER, on_library_log, s, MHD_OPTION_ARRAY, opts, MHD_OPTION_END);
     if (!l->daemon)
-        return ds_fail(err, l->tls ? DS_E_FORMAT : DS_E_IO,
-                       l->tls ? "the HTTP library refused to start; are certificate and key a pair?" : "the HTTP library refused to start");
+        return ds_fail(err, DS_E_IO, "the HTTP library refused to start; --log-level debug says more");
     l->fd = -1; /* the library closes it */
     i = MHD_get_daemon_info(l->daemon, MHD_DAEMON_INFO_EPOLL_FD);
     if (!i)
@@ -844,11 +828,14 @@ ds_rc ds_http_listen(ds_server *s, ds_err *err)
 {
     ds_rc rc = DS_OK;
     ds_listener *l;
+    size_t n;
 
     if (s->o.tls_cert)
-        rc = read_pem(&s->cert, s->o.tls_cert, err);
+        rc = ds_file_read(&s->cert, &n, s->o.tls_cert, PEM_MAX_BYTES, err);
     if (rc == DS_OK && s->o.tls_key)
-        rc = read_pem(&s->key_pem, s->o.tls_key, err);
+        rc = ds_file_read(&s->key_pem, &n, s->o.tls_key, PEM_MAX_BYTES, err);
+    if (rc == DS_OK && s->o.tls_cert && s->o.tls_key)
+        rc = ds_tls_check(s->o.tls_cert, s->cert, s->o.tls_key, s->key_pem, err);
     if (rc == DS_OK && !s->o.no_tcp) {
         l = add_listener(s);
         l->tls = s->cert != NULL;
@@ -860,11 +847,13 @@ ds_rc ds_http_listen(ds_server *s, ds_err *err)
         if (!s->url[0])
             snprintf(s->url, sizeof s->url, "unix:%s", s->unix_path);
         rc = listen_unix(&l->fd, s->unix_path, err);
+        l->bound = rc == DS_OK;
     }
     if (rc == DS_OK && s->admin_path) {
         l = add_listener(s);
         l->is_unix = l->admin = true;
         rc = listen_unix(&l->fd, s->admin_path, err);
+        l->bound = rc == DS_OK;
     }
     for (size_t i = 0; i < s->n_listeners && rc == DS_OK; i++)
         rc = start_daemon(&s->listeners[i], err);
@@ -884,7 +873,7 @@ void ds_http_close(ds_server *s)
         }
         if (l->fd >= 0)
             close(l->fd);
-        if (l->is_unix && l->daemon)
+        if (l->is_unix && l->bound)
             unlink(l->admin ? s->admin_path : s->unix_path);
     }
     s->n_listeners = 0;

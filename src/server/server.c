@@ -10,6 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <openssl/crypto.h>
 #include <openssl/rand.h>
 
 #include "base/clock.h"
@@ -91,7 +92,7 @@ static ds_rc make_secrets(ds_server *s, ds_err *err)
     if (RAND_bytes(key[0], sizeof key[0]) != 1 || RAND_bytes((unsigned char *)s->id_seed, sizeof s->id_seed) != 1)
         return ds_fail(err, DS_E_IO, "no random bytes");
     rc = ds_seal_create(&s->seal, (const uint8_t(*)[DS_SEAL_KEY_BYTES])key, 1, err);
-    memset(key, 0, sizeof key);
+    OPENSSL_cleanse(key, sizeof key);
     return rc;
 }
 
@@ -173,7 +174,7 @@ void ds_server_destroy(ds_server *s)
         close(s->wake_fd);
     ds_buf_free(&s->access);
     if (s->key_pem)
-        memset(s->key_pem, 0, strlen(s->key_pem));
+        OPENSSL_cleanse(s->key_pem, strlen(s->key_pem));
     free(s->host);
     free(s->unix_path);
     free(s->admin_path);

@@ -35,7 +35,8 @@ typedef struct {
     struct MHD_Daemon *daemon;
     int fd, epoll_fd;
     bool admin, tls, is_unix;
-    bool due; /* has something to do: run it in this turn */
+    bool bound; /* is_unix: the path is ours, to be removed */
+    bool due;   /* has something to do: run it in this turn */
 } ds_listener;
 
 struct ds_conn {
@@ -153,7 +154,7 @@ struct ds_server {
     /* [const] */
     ds_server_opts o;
     ds_recipe_opts recipe;
-    char *host, *unix_path, *admin_path, *cors, *keys_path, *prefix, *db_path, *cert, *key_pem;
+    char *host, *unix_path, *admin_path, *cors, *prefix, *cert, *key_pem;
     const char *first_name;
     char url[300];
     ds_listener listeners[3];
@@ -225,6 +226,9 @@ struct ds_route {
 /* Head read: route, checks that need no body. */
 void ds_route_begin(ds_exchange *x, const ds_framing *f);
 void ds_route_run(ds_exchange *x); /* body read */
+
+/* tls.c: the file holds a certificate, the other one its key. `cert` and `key` are their texts, the paths are for messages. DS_E_FORMAT. */
+ds_rc ds_tls_check(const char *cert_path, const char *cert, const char *key_path, const char *key, ds_err *err);
 
 /* call.c */
 void ds_call_start(ds_exchange *x, ds_call_kind kind);

@@ -1,4 +1,6 @@
 """What `deepserve serve` refuses at its start: one line that names the option or file, the value and the rule."""
+import subprocess
+
 import pytest
 
 from server_lib import make_model
@@ -43,3 +45,30 @@ def test_values(refused, tmp_path):
     ]:
         refused(2, *words, args=args)
     assert not (tmp_path / "s").exists()
+
+
+def test_tls_files(refused, tmp_path):
+    """A certificate that can't be used is named, and nothing of the server is left."""
+    def make(name):
+        cert, key = tmp_path / f"{name}.pem", tmp_path / f"{name}.key"
+        subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost", "-out", cert, "-keyout", key], check=True, capture_output=True)
+        return cert, key
+
+    (cert, key), (_, other) = make("a"), make("b")
+    locked, text = tmp_path / "locked.key", tmp_path / "text.pem"
+    subprocess.run(["openssl", "pkey", "-in", key, "-aes256", "-passout", "pass:x", "-out", locked], check=True, capture_output=True)
+    text.write_text("no certificate\n")
+    sockets = "--unix-socket", tmp_path / "s", "--admin-socket", tmp_path / "t"
+    for c, k, *words in ((cert, other, other, "isn't the key", cert), (cert, locked, locked, "encrypted"), (cert, text, text, "no private key"), (cert, cert, cert, "no private key"),
+                         (text, key, text, "no certificate"), (key, key, key, "no certificate"), (tmp_path / "none", key, "none", "No such file"), (tmp_path, key, tmp_path, "regular file")):
+        refused(1, *words, args=("--tls-cert", c, "--tls-key", k, *sockets))
+    assert not (tmp_path / "s").exists() and not (tmp_path / "t").exists()
+
+
+def test_files_of_the_server(refused, tmp_path):
+    text = tmp_path / "text"
+    text.write_text("something\n" * 100)
+    for args, *words in ((("--responses-db", text), text, "not a database"), (("--responses-db", tmp_path), tmp_path, "directory"), (("--responses-db", tmp_path / "no" / "r.db"), "no/r.db", "No such"),
+                         (("--api-keys", text), text, "line 1"), (("--access-log", tmp_path / "no" / "log"), "no/log", "No such"), (("--unix-socket", text), text, "no socket"),
+                         (("--unix-socket", tmp_path / ("s" * 120)), "107"), (("--host", "203.0.113.1", "--api-keys", "/dev/null"), "/dev/null", "regular")):
+        refused(1, *words, args=args)
