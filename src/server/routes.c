@@ -152,8 +152,9 @@ static bool unescape(char *out, size_t cap, const char *s, size_t n)
 static void get_model(ds_exchange *x, const char *rest, size_t n)
 {
     const ds_server_opts *o = &x->s->o;
-    char name[300];
+    char name[300], q[120];
     ds_buf b = { 0 };
+    ds_api_error e;
 
     if (unescape(name, sizeof name, rest, n))
         for (size_t i = 0; i < o->n_names; i++)
@@ -162,7 +163,9 @@ static void get_model(ds_exchange *x, const char *rest, size_t n)
                 ds_reply(x, 200, JSON, &b);
                 return;
             }
-    fail(x, DS_REFUSED_NOT_FOUND, 404, "not_found_error", "model_not_found", "this server has no model of that name");
+    ds_api_fail(&e, 404, "not_found_error", "model_not_found", "model", "the model %s does not exist here; /v1/models lists those that do",
+                ds_quote(q, sizeof q, rest, n));
+    ds_reply_error(x, &e, DS_REFUSED_NOT_FOUND);
 }
 
 /* ---- stored responses ---- */
@@ -251,7 +254,8 @@ static void detokenize(ds_exchange *x, const char *rest, size_t n)
     const ds_json *ids;
     char *room = NULL;
     ds_decoder d;
-    const char *bad = NULL;
+    char bad[100] = "";
+    size_t i = 0;
 
     (void)rest;
     (void)n;
@@ -261,17 +265,17 @@ static void detokenize(ds_exchange *x, const char *rest, size_t n)
     }
     ids = ds_json_get(ds_json_root(doc), "tokens");
     if (!ds_json_is(ids, DS_JSON_ARRAY))
-        bad = "tokens: expected a list of token ids";
+        strcpy(bad, "tokens: expected a list of token ids");
     ds_decoder_init(&d, t, true);
     room = malloc(ds_decoder_room(t));
-    for (const ds_json *v = !bad && room ? ids->child : NULL; v && !bad; v = v->next) {
+    for (const ds_json *v = !*bad && room ? ids->child : NULL; v && !*bad; v = v->next, i++) {
         uint64_t id;
         if (!ds_json_u64(v, &id) || id >= ds_tokenizer_size(t))
-            bad = "tokens: expected token ids of this model";
+            snprintf(bad, sizeof bad, "tokens[%zu]: expected a token id of this model, 0 to %u", i, ds_tokenizer_size(t) - 1);
         else
             ds_buf_put(&text, room, ds_decoder_push(&d, (uint32_t)id, room, NULL));
     }
-    if (bad) {
+    if (*bad) {
         fail(x, DS_REFUSED_INVALID, 400, NULL, NULL, bad);
     } else {
         if (room)
@@ -296,8 +300,8 @@ static void admin_status(ds_exchange *x, const char *rest, size_t n)
 
     (void)rest;
     (void)n;
-    ds_buf_printf(&b, "{\"ready\":%s,\"draining\":%s,\"connections\":%u,\"requests\":%u,\"streams\":%u}", s->up ? "true" : "false",
-                  s->draining ? "true" : "false", s->m.connections, s->n_calls, s->m.streams);
+    ds_buf_printf(&b, "{\"ready\":%s,\"draining\":%s,\"connections\":%u,\"requests\":%u,\"streams\":%u}",
+                  s->up && !s->draining ? "true" : "false", s->draining ? "true" : "false", s->m.connections, s->n_calls, s->m.streams);
     ds_reply(x, 200, JSON, &b);
 }
 
@@ -384,6 +388,7 @@ static const entry public_paths[] = {
     { "/anthropic/v1/models", &models },
     { "/v1/models/**", &model },
     { "/models/**", &model },
+    { "/anthropic/v1/models/**", &model },
     { "/tokenize", &tokenize_route },
     { "/v1/tokenize", &tokenize_route },
     { "/detokenize", &detokenize_route },
@@ -475,6 +480,17 @@ static bool authenticate(ds_exchange *x)
     return true;
 }
 
+/* Is an unknown path one of Anthropic's? Its clients expect their own form of errors there. */
+static bool under_messages(const ds_exchange *x)
+{
+    static const char *const heads[] = { "/v1/messages/", "/messages/", "/anthropic/" };
+
+    for (size_t i = 0; i < sizeof heads / sizeof heads[0]; i++)
+        if (x->path_n > strlen(heads[i]) && strncmp(x->target, heads[i], strlen(heads[i])) == 0)
+            return true;
+    return false;
+}
+
 void ds_route_begin(ds_exchange *x, const ds_framing *f)
 {
     ds_server *s = x->s;
@@ -484,8 +500,10 @@ void ds_route_begin(ds_exchange *x, const ds_framing *f)
 
     x->route = find_route(x, &rest, &rest_n);
     x->versioned = ds_header(x, "anthropic-version") != NULL;
-    if (x->route)
+    if (x->route && x->route != &models && x->route != &model)
         x->proto = x->route->proto;
+    else if (x->versioned || (!x->route && under_messages(x)))
+        x->proto = DS_PROTO_MESSAGES;
     if (f->has_length && f->length > s->o.max_body) {
         ds_api_fail(&e, 413, NULL, NULL, NULL, "the body of %" PRIu64 " bytes is above the limit of %zu", f->length, s->o.max_body);
         x->close = true;
@@ -505,11 +523,15 @@ void ds_route_begin(ds_exchange *x, const ds_framing *f)
     }
     if (!x->route) {
         x->route = &not_found_route;
-        fail(x, DS_REFUSED_NOT_FOUND, 404, NULL, NULL, "there is no such endpoint; /openapi.json lists them");
+        fail(x, DS_REFUSED_NOT_FOUND, 404, NULL, NULL,
+             x->c->l->admin ? "there is no such endpoint; docs/server.md lists them"
+                            : "there is no such endpoint; /openapi.json lists them");
         return;
     }
     if (!method_fits(x)) {
-        fail(x, DS_REFUSED_NOT_FOUND, 405, "invalid_request_error", "method_not_allowed", "this endpoint has no such method");
+        ds_api_fail(&e, 405, "invalid_request_error", "method_not_allowed", NULL, "this endpoint takes %s, not %s", x->route->methods,
+                    x->method);
+        ds_reply_error(x, &e, DS_REFUSED_NOT_FOUND);
         return;
     }
     if (type && strncasecmp(type, "multipart/", 10) == 0)

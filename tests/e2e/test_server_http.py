@@ -157,7 +157,13 @@ def test_errors(server):
     assert server.request("POST", "/v1/chat/completions", "{}", {"Content-Encoding": "gzip"})[0] == 415
     status, headers, data = server.request("DELETE", "/v1/chat/completions")
     assert status == 405 and headers["allow"] == "POST"
+    assert data["error"]["message"] == "this endpoint takes POST, not DELETE"
     assert server.request("HEAD", "/")[0] == 200
+    version = {"anthropic-version": "2023-06-01"}
+    for path, more in (("/v1/messages/nothing", {}), ("/anthropic/v1/nothing", {}), ("/v1/nothing", version), ("/v1/models/nothing", version), ("/anthropic/v1/models/nothing", version)):
+        status, headers, data = server.request("GET", path, headers=more)
+        assert (status, data["type"], data["error"]["type"], data["request_id"]) == (404, "error", "not_found_error", headers["request-id"]), path
+    assert "nothing" in server.request("GET", "/v1/models/nothing")[2]["error"]["message"]
 
 
 def test_small_endpoints(server):
@@ -169,6 +175,8 @@ def test_small_endpoints(server):
     status, _, t = server.request("POST", "/tokenize", {"prompt": "Grüße <think>"})
     assert status == 200 and t["count"] == len(t["tokens"]) and t["max_model_len"] == 4096
     assert server.request("POST", "/detokenize", {"tokens": t["tokens"]})[2] == {"prompt": "Grüße <think>"}
+    status, _, bad = server.request("POST", "/detokenize", {"tokens": [3, 4, 288]})
+    assert status == 400 and bad["error"]["message"] == "tokens[2]: expected a token id of this model, 0 to 287"
     n = server.request("POST", "/tokenize", {"messages": CHAT["messages"]})[2]["count"]
     assert server.request("POST", "/v1/messages/count_tokens", CHAT)[2] == {"input_tokens": n}
     assert server.request("POST", "/v1/chat/completions", CHAT)[2]["usage"]["prompt_tokens"] == n
