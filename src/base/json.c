@@ -10,20 +10,19 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/random.h>
 
 #include "base/clock.h"
 #include "base/hash.h"
 #include "base/json_internal.h"
+#include "base/mem.h"
 #include "base/utf8.h"
 
 enum {
     DEFAULT_DEPTH = 128,
     FIRST_CHUNK = 128, /* nodes */
     PAIRWISE_MAX = 8,  /* members; up to here comparing all pairs is cheaper than a table */
-    HUGE_PAGE = 2 << 20,
-    SLACK = 16, /* bytes behind the texts: strings are copied 8 bytes at a time */
+    SLACK = 16,        /* bytes behind the texts: strings are copied 8 bytes at a time */
 };
 
 typedef struct chunk chunk;
@@ -101,19 +100,6 @@ static ds_rc no_memory(const parser *p)
     return ds_fail(p->err, DS_E_NOMEM, "JSON: out of memory for %zu bytes of text", p->n);
 }
 
-/* A large block is aligned for huge pages: its first touch would else cost a page fault for every 85 nodes. */
-static chunk *new_chunk(size_t bytes)
-{
-    void *p;
-
-    if (bytes < 2 * HUGE_PAGE)
-        return malloc(bytes);
-    if (posix_memalign(&p, HUGE_PAGE, bytes) != 0)
-        return NULL;
-    madvise(p, bytes, MADV_HUGEPAGE); /* a wish: nothing depends on it */
-    return p;
-}
-
 static ds_json *new_node(parser *p)
 {
     chunk *c;
@@ -123,7 +109,7 @@ static ds_json *new_node(parser *p)
         return p->free_node++;
     if (p->chunk_nodes > most)
         p->chunk_nodes = most;
-    c = new_chunk(sizeof *c + p->chunk_nodes * sizeof(ds_json));
+    c = ds_malloc_large(sizeof *c + p->chunk_nodes * sizeof(ds_json));
     if (!c)
         return NULL;
     c->next = p->doc->chunks;

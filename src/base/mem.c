@@ -3,8 +3,12 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
-enum { ALIGN = 64 }; /* a cache line, and the widest vector register */
+enum {
+    ALIGN = 64, /* a cache line, and the widest vector register */
+    HUGE_PAGE = 2 << 20,
+};
 
 bool ds_size_mul(size_t *out, size_t a, size_t b)
 {
@@ -39,6 +43,19 @@ void *ds_calloc_aligned(size_t n, size_t size)
     if (posix_memalign(&p, ALIGN, bytes) != 0)
         return NULL;
     return memset(p, 0, bytes);
+}
+
+void *ds_malloc_large(size_t bytes)
+{
+    void *p;
+
+    if (bytes < HUGE_PAGE / 2 || bytes > SIZE_MAX - HUGE_PAGE)
+        return malloc(bytes);
+    bytes = (bytes + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE;
+    if (posix_memalign(&p, HUGE_PAGE, bytes) != 0)
+        return NULL;
+    madvise(p, bytes, MADV_HUGEPAGE); /* a wish: nothing depends on it */
+    return p;
 }
 
 ds_rc ds_arena_init(ds_arena *a, size_t cap_bytes, ds_err *err)

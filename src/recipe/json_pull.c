@@ -40,24 +40,6 @@ bool ds_pull_init(ds_pull *j, const char *text, size_t n, ds_err *err)
     *j = (ds_pull){ .start = text, .p = text, .end = text + n, .err = err };
     if (n >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0)
         return ds_pull_fail(j, DS_E_FORMAT, "the text starts with a byte order mark");
-    for (size_t i = 0; i < n;) {
-        uint64_t word;
-        uint32_t cp;
-
-        if (n - i >= 8) {
-            memcpy(&word, text + i, 8);
-            if ((word & 0x8080808080808080u) == 0) {
-                i += 8;
-                continue;
-            }
-        }
-        size_t len = ds_utf8_decode(text + i, n - i, &cp);
-        if (len == 0) {
-            j->p = text + i;
-            return ds_pull_fail(j, DS_E_FORMAT, "byte 0x%02x is not UTF-8", (unsigned char)text[i]);
-        }
-        i += len;
-    }
     return true;
 }
 
@@ -284,6 +266,55 @@ static bool read_escape(ds_pull *j)
     return ds_buf_put(&j->scratch, utf8, ds_utf8_encode(utf8, cp)) || fail_nomem(j);
 }
 
+/* All that isn't ASCII stands in strings, else it is refused as what it isn't: so it is checked here, and only here. */
+static bool check_utf8(ds_pull *j, const char *p, const char *end)
+{
+    while (p < end) {
+        uint32_t cp;
+        size_t n;
+
+        if ((unsigned char)*p < 0x80) {
+            p++;
+            continue;
+        }
+        n = ds_utf8_decode(p, (size_t)(end - p), &cp);
+        if (n == 0) {
+            j->p = p;
+            return ds_pull_fail(j, DS_E_FORMAT, "byte 0x%02x is not UTF-8", (unsigned char)*p);
+        }
+        p += n;
+    }
+    return true;
+}
+
+/* Moves to the next character that can't stand in a string as it is, or to the end. Eight bytes at a time: strings are most of such a file. */
+static bool skip_plain(ds_pull *j)
+{
+    const uint64_t ones = 0x0101010101010101u, high = ones << 7;
+    const char *from = j->p;
+    uint64_t seen = 0, w;
+
+    while (j->end - j->p >= 8) {
+        memcpy(&w, j->p, 8);
+        uint64_t quote = w ^ ones * '"', back = w ^ ones * '\\';
+        /* the lowest bit that is set is right; those above it may not be */
+        uint64_t hit = ((quote - ones) & ~quote) | ((back - ones) & ~back) | ((w - ones * 0x20) & ~w);
+        hit &= high;
+        if (hit) {
+            int bytes = __builtin_ctzll(hit) / 8;
+            seen |= w & ~(~(uint64_t)0 << 8 * bytes);
+            j->p += bytes;
+            goto done;
+        }
+        seen |= w;
+        j->p += 8;
+    }
+    while (j->p < j->end && *j->p != '"' && *j->p != '\\' && (unsigned char)*j->p >= 0x20)
+        seen |= (unsigned char)*j->p++;
+done:
+    return !(seen & high) || check_utf8(j, from, j->p);
+}
+
 bool ds_pull_string(ds_pull *j, ds_span *s)
 {
     const char *from;
@@ -291,8 +322,8 @@ bool ds_pull_string(ds_pull *j, ds_span *s)
     if (j->rc != DS_OK || ds_pull_peek(j) != '"')
         return unexpected(j, "a string");
     from = ++j->p;
-    while (j->p < j->end && *j->p != '"' && *j->p != '\\' && (unsigned char)*j->p >= 0x20)
-        j->p++;
+    if (!skip_plain(j))
+        return false;
     if (j->p < j->end && *j->p == '"') {
         *s = (ds_span){ from, (size_t)(j->p - from) };
         j->p++;
@@ -312,8 +343,8 @@ bool ds_pull_string(ds_pull *j, ds_span *s)
         if (!read_escape(j))
             return false;
         from = j->p;
-        while (j->p < j->end && *j->p != '"' && *j->p != '\\' && (unsigned char)*j->p >= 0x20)
-            j->p++;
+        if (!skip_plain(j))
+            return false;
     }
     j->p++;
     *s = (ds_span){ ds_buf_str(&j->scratch), j->scratch.len };

@@ -42,7 +42,7 @@ typedef struct {
     size_t n;
 } ds_span;
 
-/* Checks the text as a whole for UTF-8. False as every failure. ds_pull_fini is legal in any case. */
+/* False: a byte order mark. ds_pull_fini is legal in any case. */
 bool ds_pull_init(ds_pull *j, const char *text, size_t n, ds_err *err);
 void ds_pull_fini(ds_pull *j);
 

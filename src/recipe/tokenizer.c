@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/mem.h"
 #include "recipe/tokenizer_internal.h"
 
 void ds_tok_alphabet(uint16_t of_byte[256], uint16_t of_char[0x144])
@@ -42,7 +43,7 @@ static ds_rc read_file(const char *path, char **out, size_t *n, ds_err *err)
         goto done;
     }
     size = (size_t)st.st_size;
-    text = malloc(size + 1);
+    text = ds_malloc_large(size + 1);
     if (!text) {
         rc = ds_fail(err, DS_E_NOMEM, "out of memory (%zu bytes)", size);
         goto done;
@@ -117,32 +118,16 @@ const char *ds_tokenizer_bytes(const ds_tokenizer *t, uint32_t id, size_t *n)
     return (const char *)ds_tok_bytes(t, id);
 }
 
-static inline uint32_t find(const ds_tokenizer *t, const ds_tok_table *table, uint64_t h, const uint8_t *p, size_t n)
-{
-    if (table->n == 0)
-        return DS_TOKEN_NONE;
-    for (size_t i = ds_tok_table_at(table, h); table->slot[i]; i = (i + 1) & (table->cap - 1)) {
-        uint32_t id;
-
-        if ((table->slot[i] ^ h) & ~(uint64_t)DS_TOK_SLOT_ID)
-            continue;
-        id = (uint32_t)(table->slot[i] & DS_TOK_SLOT_ID) - 1;
-        if (t->entry[id].len == n && memcmp(ds_tok_bytes(t, id), p, n) == 0)
-            return id;
-    }
-    return DS_TOKEN_NONE;
-}
-
 uint32_t ds_tok_find(const ds_tokenizer *t, const uint8_t *p, size_t n, bool literal)
 {
-    uint32_t id = find(t, &t->vocab, ds_tok_hash(p, n, t->seed ^ literal), p, n);
+    uint32_t id = ds_tok_lookup(t, &t->vocab, ds_tok_hash(p, n, t->seed ^ literal), p, n);
 
     return id != DS_TOKEN_NONE && t->entry[id].literal == literal ? id : DS_TOKEN_NONE;
 }
 
 uint32_t ds_tok_find_added(const ds_tokenizer *t, const uint8_t *p, size_t n)
 {
-    return find(t, &t->added, ds_tok_hash(p, n, t->seed), p, n);
+    return ds_tok_lookup(t, &t->added, ds_tok_hash(p, n, t->seed), p, n);
 }
 
 uint32_t ds_tokenizer_control_n(const ds_tokenizer *t, const char *spelling, size_t n)

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <sys/random.h>
 
+#include "base/mem.h"
 #include "base/utf8.h"
 #include "recipe/json_pull.h"
 #include "recipe/tokenizer_internal.h"
@@ -17,6 +18,7 @@ typedef struct {
     uint16_t of_byte[256], of_char[0x144];
     size_t n_bytes, cap_bytes; /* of t->bytes */
     uint32_t cap_ids;          /* of t->entry; entries above t->n are zero */
+    size_t tokens;             /* that such a file may be expected to have: its bytes / 50, for a token and its merge. A power of two */
     const char *merges_at;     /* merges that stand before the vocabulary */
     bool have_vocab, have_merges, have_byte_level, have_model, have_splits;
     uint32_t cap_merges;
@@ -36,7 +38,7 @@ static bool nomem(loader *l)
 
 static bool reserve_bytes(loader *l, size_t more)
 {
-    size_t cap = l->cap_bytes ? l->cap_bytes : 1 << 20;
+    size_t cap = l->cap_bytes ? l->cap_bytes : 8 * l->tokens;
     uint8_t *p;
 
     /* 8 spare bytes: lookups may read a word past the end */
@@ -44,7 +46,7 @@ static bool reserve_bytes(loader *l, size_t more)
         cap *= 2;
     if (cap == l->cap_bytes)
         return true;
-    p = realloc(l->t->bytes, cap);
+    p = l->cap_bytes ? realloc(l->t->bytes, cap) : ds_malloc_large(cap);
     if (!p)
         return nomem(l);
     l->t->bytes = p;
@@ -54,13 +56,13 @@ static bool reserve_bytes(loader *l, size_t more)
 
 static bool reserve_id(loader *l, uint32_t id)
 {
-    uint32_t cap = l->cap_ids ? l->cap_ids : 4096;
+    uint32_t cap = l->cap_ids ? l->cap_ids : (uint32_t)l->tokens;
     ds_tok_entry *p;
 
     while (cap <= id)
         cap *= 2;
     if (cap != l->cap_ids) {
-        p = realloc(l->t->entry, cap * sizeof *p);
+        p = l->cap_ids ? realloc(l->t->entry, cap * sizeof *p) : ds_malloc_large(cap * sizeof *p);
         if (!p)
             return nomem(l);
         memset(p + l->cap_ids, 0, (cap - l->cap_ids) * sizeof *p);
@@ -72,16 +74,19 @@ static bool reserve_id(loader *l, uint32_t id)
     return true;
 }
 
-/* Puts id into a table that is at most half full. Its bytes are in place. */
-static bool table_add(loader *l, ds_tok_table *table, uint32_t id, uint64_t seed, uint32_t first_cap)
+/* Puts id, whose bytes are in place and have the hash h, into a table that is at most half full. *twin: one of the same bytes that is there already. */
+static bool table_add(loader *l, ds_tok_table *table, uint32_t id, uint64_t h, size_t first_cap, uint32_t *twin)
 {
+    const ds_tok_entry *e = l->t->entry;
     size_t i;
 
+    *twin = DS_TOKEN_NONE;
     if (table->n + 1 > table->cap / 2) {
-        ds_tok_table bigger = { .n = table->n, .cap = table->cap ? table->cap * 2 : first_cap };
-        bigger.slot = calloc(bigger.cap, sizeof *bigger.slot);
+        ds_tok_table bigger = { .n = table->n, .cap = table->cap ? table->cap * 2 : (uint32_t)first_cap };
+        bigger.slot = ds_malloc_large(bigger.cap * sizeof *bigger.slot);
         if (!bigger.slot)
             return nomem(l);
+        memset(bigger.slot, 0, bigger.cap * sizeof *bigger.slot);
         for (uint32_t k = 0; k < table->cap; k++) {
             if (!table->slot[k])
                 continue;
@@ -92,34 +97,48 @@ static bool table_add(loader *l, ds_tok_table *table, uint32_t id, uint64_t seed
         free(table->slot);
         *table = bigger;
     }
-    uint64_t h = ds_tok_hash(ds_tok_bytes(l->t, id), l->t->entry[id].len, seed);
-    for (i = ds_tok_table_at(table, h); table->slot[i]; i = (i + 1) & (table->cap - 1))
-        ;
+    for (i = ds_tok_table_at(table, h); table->slot[i]; i = (i + 1) & (table->cap - 1)) {
+        uint32_t other = (uint32_t)(table->slot[i] & DS_TOK_SLOT_ID) - 1;
+        if (!((table->slot[i] ^ h) & ~(uint64_t)DS_TOK_SLOT_ID) && e[other].len == e[id].len &&
+            (table != &l->t->vocab || e[other].literal == e[id].literal) &&
+            ds_tok_same(ds_tok_bytes(l->t, other), ds_tok_bytes(l->t, id), e[id].len))
+            *twin = other;
+    }
     table->slot[i] = (h & ~(uint64_t)DS_TOK_SLOT_ID) | (id + 1);
     table->n++;
     return true;
 }
 
-/* A key in the byte alphabet to the bytes it stands for, at `out` (room for s.n); *literal: it has other characters, and out is the key itself. */
+/* Characters of the byte alphabet to the bytes they stand for, at `out` (room for end - p). Returns the first other character, or `end`. */
+static const char *unmap_run(const loader *l, const char *p, const char *end, uint8_t *out, size_t *n)
+{
+    uint8_t *to = out;
+
+    while (p < end) {
+        uint32_t cp = (unsigned char)*p, len = 1;
+        if (cp >= 0x80) { /* the text is valid UTF-8; two bytes reach to U+07FF */
+            cp = cp < 0xe0 ? (cp & 31) << 6 | ((unsigned char)p[1] & 63u) : 0xffff;
+            len = 2;
+        }
+        if (cp >= 0x144 || !l->of_char[cp])
+            break;
+        *to++ = (uint8_t)(l->of_char[cp] - 1);
+        p += len;
+    }
+    *n = (size_t)(to - out);
+    return p;
+}
+
+/* The bytes of a key, at `out` (room for s.n); *literal: it has characters outside the byte alphabet, and out is the key itself. */
 static size_t unmap(const loader *l, ds_span s, uint8_t *out, bool *literal)
 {
-    const unsigned char *p = (const unsigned char *)s.p, *end = p + s.n;
-    size_t n = 0;
+    size_t n;
 
-    *literal = false;
-    while (p < end) {
-        uint32_t cp = *p++;
-        if (cp >= 0x80) { /* the text is valid UTF-8; two bytes reach to U+07FF */
-            cp = cp < 0xe0 ? (cp & 31) << 6 | (*p++ & 63u) : 0xffff;
-        }
-        if (cp >= 0x144 || !l->of_char[cp]) {
-            *literal = true;
-            memcpy(out, s.p, s.n);
-            return s.n;
-        }
-        out[n++] = (uint8_t)(l->of_char[cp] - 1);
-    }
-    return n;
+    *literal = unmap_run(l, s.p, s.p + s.n, out, &n) != s.p + s.n;
+    if (!*literal)
+        return n;
+    memcpy(out, s.p, s.n);
+    return s.n;
 }
 
 static const char *show(char buf[256], ds_span s)
@@ -130,20 +149,36 @@ static const char *show(char buf[256], ds_span s)
     return buf;
 }
 
+/* Fills t->join_pair and t->join_byte: where tokens reach over a border between three-byte characters. */
+static void find_joins(ds_tokenizer *t, const uint8_t *w, size_t n)
+{
+    for (size_t p = 1; p < n; p++) {
+        bool left, right;
+
+        if (!ds_tok_is_lead3(w[p]) || w[p - 1] < 0x80)
+            continue;
+        left = p >= 3 && ds_tok_is_lead3(w[p - 3]) && (w[p - 2] & 0xc0) == 0x80 && (w[p - 1] & 0xc0) == 0x80;
+        right = n - p >= 3;
+        if (left && right) {
+            size_t bit = ds_tok_join_bit(w + p - 3);
+            t->join_pair[bit / 64] |= (uint64_t)1 << (bit % 64);
+        } else {
+            t->join_byte[((size_t)w[p - 1] << 8 | w[p]) / 64] |= (uint64_t)1 << (w[p] % 64);
+        }
+    }
+}
+
 static bool read_vocab(loader *l)
 {
     ds_tokenizer *t = l->t;
     char buf[256];
     ds_span key;
-    uint32_t id, first_cap = 1024;
+    uint32_t id, twin;
     bool literal;
 
     if (l->have_vocab)
         return refuse(l, "a second vocabulary");
     l->have_vocab = true;
-    /* room for as many tokens as such a file has: about fifty bytes for each and its merge */
-    while (first_cap < (size_t)(l->j.end - l->j.start) / 25)
-        first_cap *= 2;
     /* duplicate keys are found by the token table, which costs nothing extra */
     if (!ds_pull_object(&l->j, true))
         return false;
@@ -154,8 +189,11 @@ static bool read_vocab(loader *l)
             return false;
         uint8_t *p = t->bytes + l->n_bytes;
         size_t n = unmap(l, key, p, &literal);
-        if (ds_tok_find(t, p, n, literal) != DS_TOKEN_NONE)
-            return refuse(l, "the vocabulary has \"%s\" twice", show(buf, key));
+        uint64_t h = ds_tok_hash(p, n, t->seed ^ literal);
+        if (t->vocab.n)
+            __builtin_prefetch(&t->vocab.slot[ds_tok_table_at(&t->vocab, h)], 1);
+        if (!literal)
+            find_joins(t, p, n);
         if (!ds_pull_u32(&l->j, DS_TOK_MAX_IDS - 1, &id) || !reserve_id(l, id))
             return false;
         if (t->entry[id].in_vocab)
@@ -164,14 +202,15 @@ static bool read_vocab(loader *l)
             return refuse(l, "id %u is one token in the vocabulary and another in added_tokens", id);
         t->entry[id].off = (uint32_t)l->n_bytes;
         t->entry[id].len = (uint32_t)n & 0x7ffffff;
-        t->entry[id].present = 1;
         t->entry[id].in_vocab = 1;
         t->entry[id].literal = literal;
         l->n_bytes += n;
         if (n == 1 && !literal)
             t->byte_id[*p] = id;
-        if (!table_add(l, &t->vocab, id, t->seed ^ literal, first_cap))
+        if (!table_add(l, &t->vocab, id, h, 2 * l->tokens, &twin))
             return false;
+        if (twin != DS_TOKEN_NONE)
+            return refuse(l, "the vocabulary has \"%s\" twice", show(buf, key));
     }
     return l->j.rc == DS_OK;
 }
@@ -212,6 +251,7 @@ static bool add_token(loader *l, uint32_t id, ds_span s)
 {
     ds_tokenizer *t = l->t;
     char buf[256];
+    uint32_t twin;
 
     if (s.n == 0)
         return refuse(l, "added token %u is empty", id);
@@ -221,8 +261,6 @@ static bool add_token(loader *l, uint32_t id, ds_span s)
         return false;
     if (t->entry[id].added)
         return refuse(l, "added_tokens has id %u twice", id);
-    if (ds_tok_find_added(t, (const uint8_t *)s.p, s.n) != DS_TOKEN_NONE)
-        return refuse(l, "added_tokens has \"%s\" twice", show(buf, s));
     if (t->entry[id].in_vocab && (t->entry[id].len != s.n || memcmp(ds_tok_bytes(t, id), s.p, s.n) != 0))
         return refuse(l, "id %u is one token in the vocabulary and \"%s\" in added_tokens", id, show(buf, s));
     if (!t->entry[id].in_vocab) {
@@ -231,10 +269,11 @@ static bool add_token(loader *l, uint32_t id, ds_span s)
         t->entry[id].len = (uint32_t)s.n & 0x7ffffff;
         l->n_bytes += s.n;
     }
-    t->entry[id].present = 1;
     t->entry[id].added = 1;
     t->entry[id].dropped = is_dropped(s);
-    return table_add(l, &t->added, id, t->seed, 1024);
+    if (!table_add(l, &t->added, id, ds_tok_hash(ds_tok_bytes(t, id), s.n, t->seed), 1024, &twin))
+        return false;
+    return twin == DS_TOKEN_NONE || refuse(l, "added_tokens has \"%s\" twice", show(buf, s));
 }
 
 static bool read_added(loader *l)
@@ -279,9 +318,8 @@ static bool read_added(loader *l)
 enum { BLOCK = 32 };
 
 typedef struct {
-    const char *at;      /* in the file, for messages */
-    size_t text, len[2]; /* halves in the byte alphabet, one after another in block.text */
-    size_t raw, n[2];    /* the same as bytes, in block.raw */
+    const char *at;   /* in the file, for messages */
+    size_t raw, n[2]; /* the halves as bytes, one after another in block.raw */
     bool literal[2];
     uint64_t hash[2];
     uint32_t id[3]; /* halves, result */
@@ -290,50 +328,41 @@ typedef struct {
 typedef struct {
     merge m[BLOCK];
     uint32_t n;
-    ds_buf text, raw;
+    ds_buf raw;
 } block;
 
-/* Reads the next merge's halves to the end of b->text. */
-static bool read_halves(loader *l, block *b, merge *m)
+/* Appends half k. */
+static bool put_half(loader *l, block *b, merge *m, int k, ds_span s)
 {
-    uint32_t number = l->t->n_merges + b->n;
-    const char *gap;
-    ds_span s;
-
-    m->text = b->text.len;
-    if (ds_pull_peek(&l->j) == '[') {
-        if (!ds_pull_array(&l->j))
-            return false;
-        for (int i = 0; i < 2; i++) {
-            if (!ds_pull_item(&l->j))
-                return l->j.rc != DS_OK ? false : refuse(l, "merge %u has %d halves", number, i);
-            if (!ds_pull_string(&l->j, &s))
-                return false;
-            m->len[i] = s.n;
-            if (!ds_buf_put(&b->text, s.p, s.n))
-                return nomem(l);
-        }
-        if (ds_pull_item(&l->j))
-            return refuse(l, "merge %u has more than two halves", number);
-        if (l->j.rc != DS_OK)
-            return false;
-    } else {
-        if (!ds_pull_string(&l->j, &s))
-            return false;
-        gap = memchr(s.p, ' ', s.n);
-        m->len[0] = gap ? (size_t)(gap - s.p) : 0;
-        m->len[1] = s.n - m->len[0] - 1;
-        if (!gap || memchr(gap + 1, ' ', m->len[1]))
-            return refuse(l, "merge %u is not two tokens with one space between them", number);
-        if (!ds_buf_put(&b->text, s.p, m->len[0]) || !ds_buf_put(&b->text, gap + 1, m->len[1]))
-            return nomem(l);
-    }
-    m->at = l->j.p;
-    for (int i = 0; i < 2; i++) {
-        if (m->len[i] == 0)
-            return refuse(l, "merge %u has an empty half", number);
-    }
+    if (s.n == 0)
+        return refuse(l, "merge %u has an empty half", l->t->n_merges + b->n);
+    if (!ds_buf_reserve(&b->raw, s.n))
+        return nomem(l);
+    m->n[k] = unmap(l, s, (uint8_t *)b->raw.p + b->raw.len, &m->literal[k]);
+    b->raw.len += m->n[k];
     return true;
+}
+
+/* "left right" */
+static bool put_halves(loader *l, block *b, merge *m, ds_span s)
+{
+    const char *end = s.p + s.n, *stop;
+    uint8_t *out;
+
+    if (!ds_buf_reserve(&b->raw, s.n))
+        return nomem(l);
+    out = (uint8_t *)b->raw.p + b->raw.len;
+    stop = unmap_run(l, s.p, end, out, &m->n[0]);
+    m->literal[0] = m->literal[1] = false;
+    if (stop > s.p && stop + 1 < end && *stop == ' ' && unmap_run(l, stop + 1, end, out + m->n[0], &m->n[1]) == end) {
+        b->raw.len += m->n[0] + m->n[1];
+        return true;
+    }
+    stop = memchr(s.p, ' ', s.n); /* something is wrong with it */
+    if (!stop || memchr(stop + 1, ' ', (size_t)(end - stop - 1)))
+        return refuse(l, "merge %u is not two tokens with one space between them", l->t->n_merges + b->n);
+    return put_half(l, b, m, 0, (ds_span){ s.p, (size_t)(stop - s.p) }) &&
+           put_half(l, b, m, 1, (ds_span){ stop + 1, (size_t)(end - stop - 1) });
 }
 
 /* Reads a merge into the block and asks memory for the slots of its halves. */
@@ -341,27 +370,36 @@ static bool read_merge(loader *l, block *b)
 {
     const ds_tokenizer *t = l->t;
     merge *m = &b->m[b->n];
+    const uint8_t *p;
+    ds_span s;
 
-    if (!read_halves(l, b, m))
-        return false;
     m->raw = b->raw.len;
-    if (!ds_buf_reserve(&b->raw, m->len[0] + m->len[1]))
-        return nomem(l);
-    for (int k = 0; k < 2; k++) {
-        uint8_t *p = (uint8_t *)b->raw.p + b->raw.len;
-        m->n[k] = unmap(l, (ds_span){ b->text.p + m->text + (k ? m->len[0] : 0), m->len[k] }, p, &m->literal[k]);
-        b->raw.len += m->n[k];
+    if (ds_pull_peek(&l->j) == '[') {
+        if (!ds_pull_array(&l->j))
+            return false;
+        for (int i = 0; i < 2; i++) {
+            if (!ds_pull_item(&l->j))
+                return l->j.rc != DS_OK ? false : refuse(l, "merge %u has %d halves", t->n_merges + b->n, i);
+            if (!ds_pull_string(&l->j, &s) || !put_half(l, b, m, i, s))
+                return false;
+        }
+        if (ds_pull_item(&l->j))
+            return refuse(l, "merge %u has more than two halves", t->n_merges + b->n);
+        if (l->j.rc != DS_OK)
+            return false;
+    } else if (!ds_pull_string(&l->j, &s) || !put_halves(l, b, m, s)) {
+        return false;
+    }
+    m->at = l->j.p;
+    p = (const uint8_t *)b->raw.p + m->raw;
+    for (int k = 0; k < 2; p += m->n[k++]) {
+        if (m->n[k] == 1 || !t->vocab.n)
+            continue;
         m->hash[k] = ds_tok_hash(p, m->n[k], t->seed);
-        if (m->n[k] > 1 && t->vocab.n)
-            __builtin_prefetch(&t->vocab.slot[ds_tok_table_at(&t->vocab, m->hash[k])]);
+        __builtin_prefetch(&t->vocab.slot[ds_tok_table_at(&t->vocab, m->hash[k])]);
     }
     b->n++;
     return true;
-}
-
-static ds_span half_of(const block *b, const merge *m, int k)
-{
-    return (ds_span){ b->text.p + m->text + (k ? m->len[0] : 0), m->len[k] };
 }
 
 /* Asks for what the look-ups of the block will touch behind their slots: first the entries, then the bytes. */
@@ -369,9 +407,11 @@ static void prefetch_halves(const ds_tokenizer *t, const block *b, bool bytes)
 {
     for (uint32_t i = 0; i < b->n && t->vocab.n; i++) {
         for (int k = 0; k < 2; k++) {
-            uint64_t slot = t->vocab.slot[ds_tok_table_at(&t->vocab, b->m[i].hash[k])];
-            uint32_t id = (uint32_t)(slot & DS_TOK_SLOT_ID);
-            if (id == 0 || b->m[i].n[k] == 1)
+            uint32_t id;
+            if (b->m[i].n[k] == 1)
+                continue;
+            id = (uint32_t)(t->vocab.slot[ds_tok_table_at(&t->vocab, b->m[i].hash[k])] & DS_TOK_SLOT_ID);
+            if (id == 0)
                 continue;
             if (bytes)
                 __builtin_prefetch(ds_tok_bytes(t, id - 1));
@@ -385,7 +425,7 @@ static bool grow_pairs(loader *l)
 {
     ds_tokenizer *t = l->t;
     size_t slots = (size_t)1 << (64 - t->pair_shift), mask = 2 * slots - 1;
-    uint64_t *old = t->pair, *p = malloc(2 * slots * sizeof *p);
+    uint64_t *old = t->pair, *p = ds_malloc_large(2 * slots * sizeof *p);
 
     if (!p)
         return nomem(l);
@@ -404,30 +444,39 @@ static bool grow_pairs(loader *l)
     return true;
 }
 
+/* As the file spells it. */
+static const char *spell(const loader *l, char buf[256], const uint8_t *raw, size_t n, bool literal)
+{
+    char text[512];
+    size_t len = 0;
+
+    for (size_t i = 0; i < n && !literal && len < sizeof text - 4; i++)
+        len += ds_utf8_encode(text + len, l->of_byte[raw[i]]);
+    return show(buf, literal ? (ds_span){ (const char *)raw, n } : (ds_span){ text, len });
+}
+
 /* Finds the ids of merge `number`. */
 static bool resolve_merge(loader *l, const block *b, merge *m, uint32_t number, uint32_t guess)
 {
     const ds_tokenizer *t = l->t;
-    const uint8_t *raw = (const uint8_t *)b->raw.p + m->raw;
+    const uint8_t *raw = (const uint8_t *)b->raw.p + m->raw, *p = raw;
     size_t n = m->n[0] + m->n[1];
     char buf[256];
 
-    for (int k = 0; k < 2; k++) {
-        const uint8_t *p = raw + (k ? m->n[0] : 0);
+    for (int k = 0; k < 2; p += m->n[k++]) {
         if (m->literal[k])
             m->id[k] = DS_TOKEN_NONE;
         else
-            m->id[k] = m->n[k] == 1 ? t->byte_id[*p] : ds_tok_find(t, p, m->n[k], false);
-        if (m->id[k] == DS_TOKEN_NONE)
-            return refuse(l, "merge %u: \"%s\" is not in the vocabulary", number, show(buf, half_of(b, m, k)));
+            m->id[k] = m->n[k] == 1 ? t->byte_id[*p] : ds_tok_lookup(t, &t->vocab, m->hash[k], p, m->n[k]);
+        if (m->id[k] == DS_TOKEN_NONE || t->entry[m->id[k]].literal)
+            return refuse(l, "merge %u: \"%s\" is not in the vocabulary", number, spell(l, buf, p, m->n[k], m->literal[k]));
     }
     m->id[2] = guess;
     if (guess >= t->n || !t->entry[guess].in_vocab || t->entry[guess].literal || t->entry[guess].len != n ||
-        memcmp(ds_tok_bytes(t, guess), raw, n) != 0)
+        !ds_tok_same(ds_tok_bytes(t, guess), raw, n))
         m->id[2] = ds_tok_find(t, raw, n, false);
     if (m->id[2] == DS_TOKEN_NONE)
-        return refuse(l, "merge %u: its result \"%s\" is not in the vocabulary", number,
-                      show(buf, (ds_span){ b->text.p + m->text, m->len[0] + m->len[1] }));
+        return refuse(l, "merge %u: its result \"%s\" is not in the vocabulary", number, spell(l, buf, raw, n, false));
     return true;
 }
 
@@ -440,7 +489,8 @@ static bool add_merge(loader *l, const block *b, const merge *m)
     if (t->n_merges == DS_TOK_MAX_MERGES)
         return refuse(l, "more than %u merges", DS_TOK_MAX_MERGES);
     if (t->n_merges == l->cap_merges) {
-        uint32_t cap = l->cap_merges * 2, *p = realloc(t->merge_id, cap * sizeof *p);
+        uint32_t cap = l->cap_merges ? l->cap_merges * 2 : (uint32_t)l->tokens;
+        uint32_t *p = realloc(t->merge_id, cap * sizeof *p);
         if (!p)
             return nomem(l);
         t->merge_id = p;
@@ -459,6 +509,9 @@ static bool add_merge(loader *l, const block *b, const merge *m)
         t->byte_rank[(size_t)raw[0] << 8 | raw[1]] = (int32_t)t->n_merges;
     }
     t->merge_id[t->n_merges++] = m->id[2];
+    if (t->entry[m->id[2]].half)
+        t->ordered = false;
+    t->entry[m->id[0]].half = t->entry[m->id[1]].half = 1;
     return true;
 }
 
@@ -486,7 +539,6 @@ static bool finish_block(loader *l, block *b)
     if (ok)
         l->j.p = back;
     b->n = 0;
-    ds_buf_clear(&b->text);
     ds_buf_clear(&b->raw);
     return ok;
 }
@@ -508,7 +560,6 @@ static bool read_merges(loader *l)
         if (ok && l->j.rc == DS_OK)
             finish_block(l, b);
     }
-    ds_buf_free(&b->text);
     ds_buf_free(&b->raw);
     free(b);
     return l->j.rc == DS_OK;
@@ -828,27 +879,6 @@ static bool read_top(loader *l)
     return ds_pull_end(&l->j);
 }
 
-/* Fills t->join_pair and t->join_byte: where tokens reach over a border between three-byte characters. */
-static void find_joins(ds_tokenizer *t, ds_tok_entry e)
-{
-    const uint8_t *w = t->bytes + e.off;
-
-    for (size_t p = 1; p < e.len; p++) {
-        bool left, right;
-
-        if (!ds_tok_is_lead3(w[p]) || w[p - 1] < 0x80)
-            continue;
-        left = p >= 3 && ds_tok_is_lead3(w[p - 3]) && (w[p - 2] & 0xc0) == 0x80 && (w[p - 1] & 0xc0) == 0x80;
-        right = e.len - p >= 3;
-        if (left && right) {
-            size_t bit = ds_tok_join_bit(w + p - 3);
-            t->join_pair[bit / 64] |= (uint64_t)1 << (bit % 64);
-        } else {
-            t->join_byte[((size_t)w[p - 1] << 8 | w[p]) / 64] |= (uint64_t)1 << (w[p] % 64);
-        }
-    }
-}
-
 /* Notes a token of three bytes in t->char_id if its bytes merge to it. */
 static void find_char(ds_tokenizer *t, uint32_t id)
 {
@@ -865,26 +895,6 @@ static void find_char(ds_tokenizer *t, uint32_t id)
         t->char_id[ds_tok_char3(w)] = id;
 }
 
-/* Whether every merge stands behind the merges that make its halves. False: out of memory. */
-static bool find_order(ds_tokenizer *t)
-{
-    size_t slots = (size_t)1 << (64 - t->pair_shift);
-    uint32_t *made = calloc(t->n, sizeof *made); /* 1 + the last merge that makes each id */
-
-    if (!made)
-        return false;
-    t->ordered = true;
-    for (uint32_t r = 0; r < t->n_merges; r++)
-        made[t->merge_id[r]] = r + 1;
-    for (size_t i = 0; i < slots && t->ordered; i++) {
-        uint64_t e = t->pair[i];
-        if (e != UINT64_MAX)
-            t->ordered = made[e >> 44] <= (e & 0xffffff) && made[e >> 24 & (DS_TOK_MAX_IDS - 1)] <= (e & 0xffffff);
-    }
-    free(made);
-    return true;
-}
-
 /* What can be said only about the file as a whole. */
 static ds_rc finish(loader *l)
 {
@@ -895,7 +905,7 @@ static ds_rc finish(loader *l)
     if (!l->have_splits || !l->have_byte_level)
         return ds_fail(l->err, DS_E_FORMAT, "no ByteLevel pre-tokenizer: the vocabulary would not be one of bytes");
     for (uint32_t id = 0; id < t->n; id++) {
-        if (!t->entry[id].present)
+        if (!t->entry[id].in_vocab && !t->entry[id].added)
             return ds_fail(l->err, DS_E_FORMAT, "no token has id %u, but there are ids up to %u", id, t->n - 1);
         if (t->entry[id].added && !t->entry[id].in_vocab) {
             uint8_t key[4096];
@@ -912,17 +922,9 @@ static ds_rc finish(loader *l)
         if (t->byte_id[b] == DS_TOKEN_NONE)
             return ds_fail(l->err, DS_E_FORMAT, "no token for byte 0x%02x", b);
     }
-    t->join_pair = calloc((1 << DS_TOK_JOIN_LOG) / 64, sizeof *t->join_pair);
-    t->char_id = malloc(65536 * sizeof *t->char_id);
-    if (!t->join_pair || !t->char_id || !find_order(t))
-        return ds_fail(l->err, DS_E_NOMEM, "out of memory");
-    memset(t->char_id, 0xff, 65536 * sizeof *t->char_id);
     for (uint32_t id = 0; id < t->n; id++) {
         ds_tok_entry e = t->entry[id];
-        if (!e.in_vocab || e.literal)
-            continue;
-        find_joins(t, e);
-        if (e.len == 3 && ds_tok_is_lead3(t->bytes[e.off]))
+        if (e.in_vocab && !e.literal && e.len == 3 && ds_tok_is_lead3(t->bytes[e.off]))
             find_char(t, id);
     }
     /* a piece that is a token counts as a whole there: it must not be taken apart */
@@ -950,7 +952,8 @@ ds_rc ds_tokenizer_parse(ds_tokenizer **out, const char *json, size_t n, ds_err 
     l->t = t;
     l->err = err;
     l->released = true;
-    l->cap_merges = 1024;
+    for (l->tokens = 1024; l->tokens < n / 50; l->tokens *= 2)
+        ;
     memset(t->byte_id, 0xff, sizeof t->byte_id);
     ds_tok_alphabet(l->of_byte, l->of_char);
     if (n > DS_TOKENIZER_FILE_MAX) {
@@ -959,15 +962,18 @@ ds_rc ds_tokenizer_parse(ds_tokenizer **out, const char *json, size_t n, ds_err 
     }
     if (getrandom(&t->seed, sizeof t->seed, GRND_NONBLOCK) != sizeof t->seed)
         t->seed = (uintptr_t)t; /* early at boot: unknown to whoever wrote the file, if not random */
-    t->pair_shift = 64 - 11;
-    t->pair = malloc(sizeof *t->pair << 11);
-    t->merge_id = malloc(l->cap_merges * sizeof *t->merge_id);
+    t->pair_shift = 63 - (uint32_t)__builtin_ctzll(l->tokens);
+    t->pair = ds_malloc_large(2 * l->tokens * sizeof *t->pair);
     t->byte_rank = malloc(65536 * sizeof *t->byte_rank);
-    if (!t->pair || !t->merge_id || !t->byte_rank) {
+    t->join_pair = calloc((1 << DS_TOK_JOIN_LOG) / 64, sizeof *t->join_pair);
+    t->char_id = malloc(65536 * sizeof *t->char_id);
+    if (!t->pair || !t->byte_rank || !t->join_pair || !t->char_id) {
         rc = ds_fail(err, DS_E_NOMEM, "out of memory");
         goto done;
     }
-    memset(t->pair, 0xff, sizeof *t->pair << 11);
+    t->ordered = true;
+    memset(t->pair, 0xff, 2 * l->tokens * sizeof *t->pair);
+    memset(t->char_id, 0xff, 65536 * sizeof *t->char_id);
     for (size_t i = 0; i < 65536; i++)
         t->byte_rank[i] = DS_TOK_NO_RANK;
     rc = ds_tok_regex_create(&l->regex, err);

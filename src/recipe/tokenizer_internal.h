@@ -73,7 +73,7 @@ ds_rc ds_tok_regex_split(ds_tok_regex_ctx *c, const char *text, size_t n, ds_tok
 typedef struct {
     uint32_t off; /* into bytes */
     uint32_t len : 27;
-    uint32_t present : 1;
+    uint32_t half : 1;    /* of a merge; only while loading */
     uint32_t literal : 1; /* spelled outside the byte alphabet: no piece can become it */
     uint32_t in_vocab : 1;
     uint32_t added : 1;
@@ -144,6 +144,48 @@ static inline uint64_t ds_tok_hash(const uint8_t *p, size_t n, uint64_t seed)
         w = (uint64_t)p[0] << 16 | (uint64_t)p[n / 2] << 8 | p[n - 1];
     }
     return ds_tok_mix(h ^ w, 0xd6e8feb86659fd93u ^ seed);
+}
+
+static inline bool ds_tok_same(const uint8_t *a, const uint8_t *b, size_t n)
+{
+    uint64_t x, y;
+    uint32_t v, w, s, t;
+
+    if (n < 4)
+        return n == 0 || (a[0] == b[0] && a[n / 2] == b[n / 2] && a[n - 1] == b[n - 1]);
+    if (n < 8) { /* the two words overlap, as below */
+        memcpy(&v, a, 4);
+        memcpy(&w, b, 4);
+        memcpy(&s, a + n - 4, 4);
+        memcpy(&t, b + n - 4, 4);
+        return v == w && s == t;
+    }
+    for (size_t i = 0; i < n - 8; i += 8) {
+        memcpy(&x, a + i, 8);
+        memcpy(&y, b + i, 8);
+        if (x != y)
+            return false;
+    }
+    memcpy(&x, a + n - 8, 8);
+    memcpy(&y, b + n - 8, 8);
+    return x == y;
+}
+
+/* The first token of the table with this hash and these bytes, or DS_TOKEN_NONE. */
+static inline uint32_t ds_tok_lookup(const ds_tokenizer *t, const ds_tok_table *table, uint64_t hash, const uint8_t *p, size_t n)
+{
+    if (table->n == 0)
+        return DS_TOKEN_NONE;
+    for (size_t i = ds_tok_table_at(table, hash); table->slot[i]; i = (i + 1) & (table->cap - 1)) {
+        uint32_t id;
+
+        if ((table->slot[i] ^ hash) & ~(uint64_t)DS_TOK_SLOT_ID)
+            continue;
+        id = (uint32_t)(table->slot[i] & DS_TOK_SLOT_ID) - 1;
+        if (t->entry[id].len == n && ds_tok_same(ds_tok_bytes(t, id), p, n))
+            return id;
+    }
+    return DS_TOKEN_NONE;
 }
 
 /* Id of the vocabulary token (or added token) with these bytes, or DS_TOKEN_NONE. */

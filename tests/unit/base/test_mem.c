@@ -33,6 +33,24 @@ static void blocks_are_aligned_and_zero(void **state)
     assert_null(ds_calloc_aligned(SIZE_MAX, 1));
 }
 
+static void large_blocks(void **state)
+{
+    static const size_t sizes[] = { 0, 1, (1 << 20) - 1, 1 << 20, (2 << 20) - 1, 2 << 20, (2 << 20) + 1 };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        char *p = ds_malloc_large(sizes[i]);
+        assert_non_null(p);
+        memset(p, 1, sizes[i]);
+        p = realloc(p, sizes[i] + 5000);
+        assert_non_null(p);
+        assert_true(sizes[i] == 0 || p[sizes[i] - 1] == 1);
+        free(p);
+    }
+    assert_null(ds_malloc_large(SIZE_MAX));
+    assert_null(ds_malloc_large(SIZE_MAX - (4 << 20)));
+}
+
 static void arena_marks_and_peak(void **state)
 {
     ds_arena a;
@@ -130,9 +148,13 @@ static void buffer_out_of_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(sizes_are_checked),    cmocka_unit_test(blocks_are_aligned_and_zero),
-        cmocka_unit_test(arena_marks_and_peak), cmocka_unit_test(arena_too_large),
-        cmocka_unit_test(buffer_grows),         cmocka_unit_test(buffer_prints_every_length),
+        cmocka_unit_test(sizes_are_checked),
+        cmocka_unit_test(blocks_are_aligned_and_zero),
+        cmocka_unit_test(large_blocks),
+        cmocka_unit_test(arena_marks_and_peak),
+        cmocka_unit_test(arena_too_large),
+        cmocka_unit_test(buffer_grows),
+        cmocka_unit_test(buffer_prints_every_length),
         cmocka_unit_test(buffer_out_of_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

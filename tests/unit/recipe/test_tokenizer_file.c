@@ -345,6 +345,79 @@ static void whole_pieces(void **state)
     ds_tokenizer_destroy(t);
 }
 
+/* Strings are read eight bytes at a time: what ends or spoils one is seen at every place of every length. */
+static void strings_of_every_length(void **state)
+{
+    static const struct {
+        const char *in, *why;
+    } cases[] = {
+        { "", NULL },
+        { "\\n", NULL },
+        { "\xc3\xa9", NULL },
+        { "\x7f", NULL },
+        { "\xe2\x80\xa9", NULL },
+        { "\xf0\x9f\xa6\x80", NULL },
+        { "\x1f", "byte 0x1f where a character of a string belongs" },
+        { "\\q", "'q' where an escape belongs" },
+        { "\xc3", "byte 0xc3 is not UTF-8" },
+        { "\xa9", "byte 0xa9 is not UTF-8" },
+        { "\xed\xa0\x80", "byte 0xed is not UTF-8" },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        for (size_t n = 0; n < 26; n++) {
+            for (size_t at = 0; at <= n; at++) {
+                char text[64];
+                ds_tokenizer *t;
+                ds_err err = { 0 };
+                snprintf(text, sizeof text, "\"x\":\"%.*s%s%.*s\"", (int)at, "abcdefghijklmnopqrstuvwxyz", cases[i].in, (int)(n - at),
+                         "!#$%&'()*+,-./:;<=>?@[]^_`");
+                ds_rc rc = load(&t, &(parts){ .top_extra = text }, &err);
+                if (cases[i].why ? rc != DS_E_FORMAT || !strstr(err.msg, cases[i].why) : rc != DS_OK)
+                    fail_msg("%s: %d '%s'", text, rc, err.msg);
+                ds_tokenizer_destroy(t);
+            }
+        }
+    }
+}
+
+/* More tokens than a file of its size was expected to have: every table grows. */
+static void a_dense_file(void **state)
+{
+    static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_";
+    ds_buf vocab = { 0 }, merges = { 0 }, text = { 0 };
+    uint32_t want[64 * 64];
+    ds_tokenizer *t;
+    ds_err err;
+
+    (void)state;
+    ds_buf_putc(&vocab, '+');
+    for (uint32_t i = 0; i < 64 * 64; i++) {
+        ds_buf_printf(&vocab, "%s\"%c%c\":%u", i ? "," : "", letters[i / 64], letters[i % 64], 256 + i);
+        ds_buf_printf(&merges, "%s\"%c %c\"", i ? "," : "[", letters[i / 64], letters[i % 64]);
+        ds_buf_printf(&text, "%c%c", letters[i / 64], letters[i % 64]);
+        want[i] = 256 + i;
+    }
+    ds_buf_putc(&merges, ']');
+    parts p = { .more_vocab = ds_buf_str(&vocab),
+                .merges = ds_buf_str(&merges),
+                .added = "[]",
+                .model_extra = "\"ignore_merges\":true",
+                .splits = "{\"type\":\"Sequence\",\"pretokenizers\":[" SPLIT("..") "," BYTE_LEVEL "]}" };
+    assert_ok(load(&t, &p, &err));
+    assert_int_equal(ds_tokenizer_size(t), 256 + 64 * 64);
+    check_ids(t, ds_buf_str(&text), want, 64 * 64);
+    ds_tokenizer_destroy(t);
+    p.model_extra = "\"ignore_merges\":false"; /* by the merges */
+    assert_ok(load(&t, &p, &err));
+    check_ids(t, ds_buf_str(&text), want, 64 * 64);
+    ds_tokenizer_destroy(t);
+    ds_buf_free(&vocab);
+    ds_buf_free(&merges);
+    ds_buf_free(&text);
+}
+
 static ds_rc attempt(void *ctx, ds_err *err)
 {
     const ds_buf *b = ctx;
@@ -381,9 +454,17 @@ static void failing_allocations(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(accepted_forms),       cmocka_unit_test(refused_files),           cmocka_unit_test(every_beginning_is_refused),
-        cmocka_unit_test(bounds_of_the_reader), cmocka_unit_test(what_is_no_regular_file), cmocka_unit_test(pattern_gives_up),
-        cmocka_unit_test(disordered_merges),    cmocka_unit_test(failing_allocations),     cmocka_unit_test(whole_pieces),
+        cmocka_unit_test(accepted_forms),
+        cmocka_unit_test(refused_files),
+        cmocka_unit_test(every_beginning_is_refused),
+        cmocka_unit_test(bounds_of_the_reader),
+        cmocka_unit_test(what_is_no_regular_file),
+        cmocka_unit_test(pattern_gives_up),
+        cmocka_unit_test(disordered_merges),
+        cmocka_unit_test(failing_allocations),
+        cmocka_unit_test(whole_pieces),
+        cmocka_unit_test(strings_of_every_length),
+        cmocka_unit_test(a_dense_file),
     };
     return cmocka_run_group_tests_name("tokenizer file", tests, NULL, NULL);
 }
