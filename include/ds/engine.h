@@ -151,6 +151,7 @@ typedef struct {
     const int32_t *prompt; /* copied */
     uint32_t n_prompt;     /* >= 1, and room for one token after it */
     uint32_t max_tokens;   /* >= 1; the context may end a text before */
+    uint32_t min_tokens;   /* <= max_tokens: stop_ids aren't drawn before, unless nothing else is allowed */
     uint32_t n;            /* samples; 0 = 1 */
     ds_engine_sampling sampling;
     const ds_engine_bias *bias;

@@ -19,7 +19,8 @@ DTYPES = {"float32": False, "bfloat16": True}
 
 @dataclasses.dataclass
 class SamplingParams:
-    """How to draw. seed None: another text every time. top_k 0 or -1: off. max_tokens None: to the end of the context. logprobs N: of every token, and of
+    """How to draw. seed None: another text every time. top_k 0 or -1: off. max_tokens None: to the end of the context. min_tokens: no id
+    that ends a text before. logprobs N: of every token, and of
     the N most likely ones (at most 20). The model's own end-of-text ids always end a text, unless ignore_eos."""
     n: int = 1
     temperature: float = 1.0
@@ -28,6 +29,7 @@ class SamplingParams:
     min_p: float = 0.0
     seed: Optional[int] = None
     max_tokens: Optional[int] = 16
+    min_tokens: int = 0
     stop: Union[None, str, Sequence[str]] = None
     stop_token_ids: Optional[Sequence[int]] = None
     ignore_eos: bool = False
@@ -110,6 +112,7 @@ class _Job:
         seed = int.from_bytes(os.urandom(8), "little") if params.seed is None else params.seed & (1 << 64) - 1
         q = E.EngineRequest(n_prompt=len(ids), n=n, n_bias=len(bias), n_stop_ids=len(end), n_stop=len(texts))
         q.max_tokens = llm.max_model_len if params.max_tokens is None else _u(params.max_tokens, "max_tokens", 32)
+        q.min_tokens = _u(params.min_tokens, "min_tokens", 32)
         q.sampling = E.Sampling(params.temperature, params.top_p, params.min_p, 0 if params.top_k == -1 else _u(params.top_k, "top_k", 32),
                                 params.repetition_penalty, params.presence_penalty, params.frequency_penalty, seed, SEED_STEP)
         q.prompt, q.stop_ids = (C.c_int32 * len(ids))(*ids), (C.c_int32 * len(end))(*end)

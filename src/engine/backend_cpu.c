@@ -121,10 +121,11 @@ static int32_t pick(void *ctx, uint32_t s, uint32_t i, float *logits)
     const pick_ctx *c = ctx;
     const job *j = &c->d->jobs[c->d->drafting[c->first + s]];
     const ds_dev_sample *sample = c->d->now->rows[j->row].sample;
+    uint32_t index = j->pos + 1 + i - sample->n_prompt;
     int32_t token;
 
-    if (ds_sampler_is_argmax(sample->sampler) ||
-        ds_sampler_draw(sample->sampler, c->d->scratch[0], logits, NULL, j->pos + 1 + i - sample->n_prompt, &token, NULL) != DS_OK)
+    if (ds_sampler_is_argmax(sample->sampler, index) ||
+        ds_sampler_draw(sample->sampler, c->d->scratch[0], logits, NULL, index, &token, NULL) != DS_OK)
         return ds_argmax(logits, c->d->base.vocab);
     return token;
 }

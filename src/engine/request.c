@@ -60,6 +60,8 @@ static ds_rc check(const ds_engine *e, const ds_engine_request *q, ds_err *err)
                        e->o.max_context);
     if (q->max_tokens == 0)
         return ds_fail(err, DS_E_ARG, "max_tokens: 0 is not at least 1");
+    if (q->min_tokens > q->max_tokens)
+        return ds_fail(err, DS_E_ARG, "min_tokens: %u is more than max_tokens, %u", q->min_tokens, q->max_tokens);
     if (n > e->o.max_samples)
         return ds_fail(err, DS_E_ARG, "n: %u is not within 1..%u", n, e->o.max_samples);
     if (q->priority >= N_LEVELS)
@@ -68,6 +70,9 @@ static ds_rc check(const ds_engine *e, const ds_engine_request *q, ds_err *err)
         return ds_fail(err, DS_E_ARG, "top logprobs: %u is more than %d", q->n_top, DS_DEV_MAX_TOP);
     if (q->n_stop_ids > MAX_STOP_IDS || q->n_stop > MAX_STOPS)
         return ds_fail(err, DS_E_ARG, "stop: %zu strings and %zu ids: at most %d of each", q->n_stop, q->n_stop_ids, MAX_STOPS);
+    for (size_t i = 0; i < q->n_stop_ids; i++)
+        if (q->stop_ids[i] < 0 || (uint32_t)q->stop_ids[i] >= vocab)
+            return ds_fail(err, DS_E_ARG, "stop: token id %d is outside the vocabulary (0 .. %u)", q->stop_ids[i], vocab - 1);
     if (q->n_stop && !e->o.token_bytes)
         return ds_fail(err, DS_E_ARG, "stop: this engine knows no text, only ids");
     for (size_t i = 0; i < q->n_stop; i++)
@@ -187,9 +192,11 @@ static ds_rc make_sample(ds_eng_sample *s, const ds_engine *e, ds_eng_request *r
     if (e->stub)
         return DS_OK;
     rc = ds_sampler_create(&s->dev.sampler, e->dev->vocab, &so, bias, q->n_bias, err);
-    if (rc == DS_OK)
-        see_prompt(s->dev.sampler, r);
-    return rc;
+    if (rc != DS_OK)
+        return rc;
+    see_prompt(s->dev.sampler, r);
+    ds_sampler_hold_back(s->dev.sampler, r->stop_ids, q->n_stop_ids, q->min_tokens);
+    return DS_OK;
 }
 
 static void prompt_keys(const ds_engine *e, ds_eng_request *r, const ds_engine_request *q)

@@ -29,8 +29,11 @@ struct ds_sampler {
     ds_sample_opts opts;
     ds_token_bias *bias;
     size_t n_bias;
-    uint32_t *n_output; /* [vocab] times seen in the output; NULL when no penalty is on */
-    uint8_t *in_prompt; /* [vocab]; NULL when the repetition penalty is off */
+    uint32_t *n_output;  /* [vocab] times seen in the output; NULL when no penalty is on */
+    uint8_t *in_prompt;  /* [vocab]; NULL when the repetition penalty is off */
+    const int32_t *held; /* [n_held] not drawn below position held_upto */
+    size_t n_held;
+    uint32_t held_upto;
 };
 
 static ds_rc refuse(ds_err *err, const char *field, double value, const char *range)
@@ -151,9 +154,16 @@ void ds_sampler_unsee_output(ds_sampler *s, int32_t id)
         s->n_output[id]--;
 }
 
-bool ds_sampler_is_argmax(const ds_sampler *s)
+void ds_sampler_hold_back(ds_sampler *s, const int32_t *ids, size_t n, uint32_t upto)
 {
-    return s->opts.temperature == 0.0 && !s->n_output && !s->n_bias;
+    s->held = ids;
+    s->n_held = n;
+    s->held_upto = n ? upto : 0;
+}
+
+bool ds_sampler_is_argmax(const ds_sampler *s, uint64_t index)
+{
+    return s->opts.temperature == 0.0 && !s->n_output && !s->n_bias && index >= s->held_upto;
 }
 
 int32_t ds_argmax(const float *logits, uint32_t vocab)
@@ -165,8 +175,24 @@ int32_t ds_argmax(const float *logits, uint32_t vocab)
     return (int32_t)best;
 }
 
-/* Penalties, bias and mask into tmp->logit; forbidden tokens are -inf. */
-static void adjust(const ds_sampler *s, ds_sampler_scratch *tmp, const float *logits, const uint32_t *allowed)
+/* Forbids what is held back if that leaves anything. */
+static void hold_back(const ds_sampler *s, float *logit)
+{
+    float max = -INFINITY;
+
+    for (uint32_t i = 0; i < s->vocab; i++) {
+        bool held = false;
+        for (size_t k = 0; k < s->n_held && logit[i] > max; k++)
+            held = held || s->held[k] == (int32_t)i;
+        if (logit[i] > max && !held)
+            max = logit[i];
+    }
+    for (size_t k = 0; k < s->n_held && max != -INFINITY; k++)
+        logit[s->held[k]] = -INFINITY;
+}
+
+/* Penalties, bias, mask and what is held back into tmp->logit; forbidden tokens are -inf. */
+static void adjust(const ds_sampler *s, ds_sampler_scratch *tmp, const float *logits, const uint32_t *allowed, uint64_t index)
 {
     memcpy(tmp->logit, logits, s->vocab * sizeof *logits);
     for (uint32_t i = 0; s->n_output && i < s->vocab; i++) {
@@ -187,6 +213,8 @@ static void adjust(const ds_sampler *s, ds_sampler_scratch *tmp, const float *lo
     for (uint32_t i = 0; allowed && i < s->vocab; i++)
         if (!(allowed[i / 32] >> (i % 32) & 1))
             tmp->logit[i] = -INFINITY;
+    if (index < s->held_upto)
+        hold_back(s, tmp->logit);
 }
 
 static bool ranks_before(cand x, cand y)
@@ -292,11 +320,11 @@ static size_t filter(const ds_sampler *s, ds_sampler_scratch *tmp, double *total
 ds_rc ds_sampler_draw(const ds_sampler *s, ds_sampler_scratch *tmp, const float *logits, const uint32_t *allowed, uint64_t index,
                       int32_t *token, ds_err *err)
 {
-    if (ds_sampler_is_argmax(s) && !allowed) {
+    if (ds_sampler_is_argmax(s, index) && !allowed) {
         *token = ds_argmax(logits, s->vocab);
         return DS_OK;
     }
-    adjust(s, tmp, logits, allowed);
+    adjust(s, tmp, logits, allowed, index);
     if (s->opts.temperature == 0.0) {
         *token = ds_argmax(tmp->logit, s->vocab);
         if (tmp->logit[*token] == -INFINITY)
@@ -316,10 +344,10 @@ ds_rc ds_sampler_draw(const ds_sampler *s, ds_sampler_scratch *tmp, const float 
     return DS_OK;
 }
 
-ds_rc ds_sampler_probs(const ds_sampler *s, ds_sampler_scratch *tmp, const float *logits, const uint32_t *allowed, float *probs,
-                       ds_err *err)
+ds_rc ds_sampler_probs(const ds_sampler *s, ds_sampler_scratch *tmp, const float *logits, const uint32_t *allowed, uint64_t index,
+                       float *probs, ds_err *err)
 {
-    adjust(s, tmp, logits, allowed);
+    adjust(s, tmp, logits, allowed, index);
     memset(probs, 0, s->vocab * sizeof *probs);
     if (s->opts.temperature == 0.0) {
         int32_t best = ds_argmax(tmp->logit, s->vocab);

@@ -52,17 +52,20 @@ void ds_sampler_see_output(ds_sampler *s, int32_t id);
 /* Takes back the last output token that was seen (a rejected draft). */
 void ds_sampler_unsee_output(ds_sampler *s, int32_t id);
 
+/* From now on none of these ids (< vocab, borrowed) is drawn for an output position below `upto`, unless nothing else is allowed there. */
+void ds_sampler_hold_back(ds_sampler *s, const int32_t *ids, size_t n, uint32_t upto);
+
 /* The token for output position `index`. logits: [vocab], finite, not changed. allowed: bit i % 32 of word i / 32 set = token i may be
  * drawn, or NULL. If the mask forbids everything: DS_E_ARG. O(vocab). */
 ds_rc ds_sampler_draw(const ds_sampler *s, ds_sampler_scratch *tmp, const float *logits, const uint32_t *allowed, uint64_t index,
                       int32_t *token, ds_err *err);
 
-/* True when the draw is argmax(logits) and nothing else: temperature 0, no penalty, no bias. */
-bool ds_sampler_is_argmax(const ds_sampler *s);
+/* True when the draw for position `index` is argmax(logits) and nothing else: temperature 0, no penalty, no bias, nothing held back. */
+bool ds_sampler_is_argmax(const ds_sampler *s, uint64_t index);
 
-/* The final distribution (after all filters) as probs[vocab], sums to 1: what rejection sampling compares. Same conditions. */
-ds_rc ds_sampler_probs(const ds_sampler *s, ds_sampler_scratch *tmp, const float *logits, const uint32_t *allowed, float *probs,
-                       ds_err *err);
+/* The final distribution for position `index` (after all filters) as probs[vocab], sums to 1: what rejection sampling compares. Same conditions. */
+ds_rc ds_sampler_probs(const ds_sampler *s, ds_sampler_scratch *tmp, const float *logits, const uint32_t *allowed, uint64_t index,
+                       float *probs, ds_err *err);
 
 int32_t ds_argmax(const float *logits, uint32_t vocab); /* ties: lower id */
 

@@ -170,6 +170,7 @@ static ds_rc add_prompt(ds_call *c, uint32_t i, const ds_engine_bias *bias, ds_e
         .prompt = (const int32_t *)c->prompts[i].ids.p,
         .n_prompt = (uint32_t)c->prompts[i].ids.n,
         .max_tokens = c->prompts[i].max_tokens,
+        .min_tokens = p->min_tokens < c->prompts[i].max_tokens ? p->min_tokens : c->prompts[i].max_tokens,
         .n = c->n_samples,
         .sampling = { .temperature = given(p->temperature, 1),
                       .top_p = given(p->top_p, 1),

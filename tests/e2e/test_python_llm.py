@@ -87,6 +87,8 @@ def test_stops(ds, llm, deepserve, tmp_path):
     o = llm.generate("abc", ds.SamplingParams(max_tokens=30, seed=seed, stop=["zzzz", stop]))[0].outputs[0]
     assert o.text == want["text"] == text[:text.index(stop)] and o.token_ids == want["ids"]
     assert o.finish_reason == "stop" and o.stop_reason == stop
+    o = llm.generate("abc", ds.SamplingParams(max_tokens=40, temperature=0, ignore_eos=True, stop_token_ids=[id], min_tokens=40))[0].outputs[0]
+    assert len(o.token_ids) == 40 and id not in o.token_ids and o.finish_reason == "length"
     o = llm.generate("abc", ds.SamplingParams(max_tokens=None, seed=1, ignore_eos=True, logit_bias={9: 1000.0}))[0]
     assert o.outputs[0].finish_reason == "length" and set(o.outputs[0].token_ids) == {9}
     assert len(o.prompt_token_ids) + len(o.outputs[0].token_ids) == llm.max_model_len
@@ -104,7 +106,8 @@ def test_chat(ds, llm, deepserve, tmp_path):
 
 @pytest.mark.parametrize("params, says", [
     (dict(temperature=-1), "temperature"), (dict(top_p=0), "top_p"), (dict(n=0), "n:"), (dict(n=999), "n: 999"), (dict(max_tokens=0), "max_tokens"),
-    (dict(max_tokens=-3), "max_tokens"), (dict(logprobs=21), "top"), (dict(stop=[""]), "stop"), (dict(stop_token_ids=list(range(30))), "stop"),
+    (dict(max_tokens=-3), "max_tokens"), (dict(min_tokens=17), "min_tokens: 17"), (dict(min_tokens=-1), "min_tokens"), (dict(stop_token_ids=[99999]), "99999"),
+    (dict(logprobs=21), "top"), (dict(stop=[""]), "stop"), (dict(stop_token_ids=list(range(30))), "stop"),
     (dict(repetition_penalty=0), "repetition"), (dict(logit_bias={1 << 31: 1.0}), "bias")])
 def test_refusals(ds, llm, params, says):
     with pytest.raises(ds.Error) as e:

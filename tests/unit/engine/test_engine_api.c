@@ -68,6 +68,8 @@ static void bad_requests_are_refused(void **state)
     REFUSED("prompt is empty", q.n_prompt = 0);
     REFUSED("no room for an answer", q.n_prompt = 1000);
     REFUSED("max_tokens: 0", q.max_tokens = 0);
+    REFUSED("min_tokens: 11 is more than max_tokens, 10", q.min_tokens = 11);
+    REFUSED("stop: token id 100 is outside", q.stop_ids = &odd[1], q.n_stop_ids = 1);
     REFUSED("temperature: -1", q.sampling.temperature = -1.0);
     REFUSED("temperature", q.sampling.temperature = NAN);
     REFUSED("top_p: 0", q.sampling.top_p = 0.0);

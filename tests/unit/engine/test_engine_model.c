@@ -14,6 +14,8 @@ typedef struct {
     double temperature, penalty;
     uint32_t priority;
     int32_t *prompt;
+    int32_t stop[2];
+    uint32_t n_stop, min_tokens;
     int32_t want[4][MAX_OUT], got[4][MAX_OUT];
     float want_lp[4][MAX_OUT], got_lp[4][MAX_OUT];
     uint32_t n_want[4], n_got[4], cached, replayed;
@@ -119,6 +121,9 @@ static void add(ds_engine *e, request *r, uint32_t i)
                             .sampling = DS_ENGINE_SAMPLING_DEFAULT,
                             .logprobs = true,
                             .priority = r->priority,
+                            .stop_ids = r->stop,
+                            .n_stop_ids = r->n_stop,
+                            .min_tokens = r->min_tokens,
                             .user = r };
 
     q.sampling.temperature = r->temperature;
@@ -280,6 +285,45 @@ static void drafts_kept_to_any_depth(void **state)
         together(r, N_REQ, (ds_engine_opts){ .mode = (ds_engine_mode)mode, .drafts = 1 }, NULL, "one draft", NULL);
         free_requests(r, N_REQ);
     }
+}
+
+/* Ids that came early end the text only behind min_tokens, with drafts and without. */
+static void stop_ids_held_back(void **state)
+{
+    uint32_t drafts = ds_model_config(model)->num_nextn_predict_layers ? ds_model_config(model)->dspark_block_size : 0;
+    request r[N_REQ];
+
+    (void)state;
+    make_requests(r, 17);
+    alone(r, N_REQ, false);
+    for (uint32_t i = 0; i < N_REQ; i++) {
+        r[i].stop[0] = r[i].want[0][0];
+        r[i].stop[1] = r[i].want[0][2];
+        r[i].n_stop = 2;
+    }
+    for (uint32_t min = 0; min <= 11; min += 11) {
+        for (uint32_t d = 0; d <= drafts; d += drafts ? drafts : 1) {
+            ds_engine *e = make_engine((ds_engine_opts){ .drafts = (int)d }, NULL);
+            for (uint32_t i = 0; i < N_REQ; i++) {
+                r[i].min_tokens = min;
+                add(e, &r[i], i);
+            }
+            run_all(e);
+            ds_engine_destroy(e);
+            if (d)
+                compare(r, N_REQ, "held back, with drafts");
+            for (uint32_t i = 0; i < N_REQ; i++) {
+                assert_true(min ? r[i].n_got[0] >= min : r[i].n_got[0] == 0);
+                for (uint32_t k = 0; k < r[i].n_got[0]; k++)
+                    assert_true(r[i].got[0][k] != r[i].stop[0] && r[i].got[0][k] != r[i].stop[1]);
+                assert_true(r[i].reason[0] == DS_ENDED_STOP_ID || r[i].n_got[0] == r[i].max_tokens);
+                r[i].n_want[0] = r[i].n_got[0];
+                memcpy(r[i].want, r[i].got, sizeof r[i].want);
+                memcpy(r[i].want_lp, r[i].got_lp, sizeof r[i].want_lp);
+            }
+        }
+    }
+    free_requests(r, N_REQ);
 }
 
 static void preempted_or_not(void **state)
@@ -708,6 +752,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_batch_and_any_chunks),
         cmocka_unit_test(any_number_of_threads),
         cmocka_unit_test(drafts_kept_to_any_depth),
+        cmocka_unit_test(stop_ids_held_back),
         cmocka_unit_test(preempted_or_not),
         cmocka_unit_test(samples_of_one_prompt),
         cmocka_unit_test(hits_from_saved_state),

@@ -78,7 +78,7 @@ static void distribution_is_as_defined(void **state)
             ds_sampler *s;
             fill(seed);
             assert_ok(ds_sampler_create(&s, V, &cases[c], NULL, 0, &err));
-            assert_ok(ds_sampler_probs(s, tmp, logits, NULL, got, &err));
+            assert_ok(ds_sampler_probs(s, tmp, logits, NULL, 0, got, &err));
             expect_probs(&cases[c], want);
             for (int i = 0; i < V; i++)
                 if (fabs(got[i] - want[i]) > 1e-6)
@@ -158,13 +158,47 @@ static void penalties_and_bias(void **state)
     ds_sampler_destroy(s);
 
     assert_ok(ds_sampler_create(&s, 4, &(ds_sample_opts){ .top_p = 1.0, .repetition_penalty = 1.0 }, bias, 2, &err));
-    assert_false(ds_sampler_is_argmax(s));
+    assert_false(ds_sampler_is_argmax(s, 0));
     assert_ok(ds_sampler_draw(s, tmp, l, NULL, 0, &t, &err));
     assert_int_equal(t, 3);
     assert_ok(ds_sampler_draw(s, tmp, l, (const uint32_t[]){ 6 }, 0, &t, &err)); /* only 1 and 2 allowed */
     assert_int_equal(t, 2);
     assert_refused(ds_sampler_draw(s, tmp, l, (const uint32_t[]){ 1 }, 0, &t, &err), DS_E_ARG, "no token is allowed");
     ds_sampler_destroy(s);
+    ds_sampler_scratch_destroy(tmp);
+}
+
+/* What would end a text isn't drawn before its time, whatever else decides; where nothing else may be drawn, it is. */
+static void held_back(void **state)
+{
+    static const float l[4] = { 1.0f, 9.0f, 2.0f, 9.0f };
+    static const int32_t ids[] = { 1, 3 };
+    ds_sampler_scratch *tmp;
+    ds_sampler *s;
+    int32_t t;
+
+    (void)state;
+    assert_ok(ds_sampler_scratch_create(&tmp, 4, &err));
+    for (int temperature = 0; temperature < 2; temperature++) {
+        float p[4];
+        assert_ok(ds_sampler_create(&s, 4, &(ds_sample_opts){ .temperature = temperature, .top_p = 0.5, .repetition_penalty = 1.0 }, NULL,
+                                    0, &err));
+        ds_sampler_hold_back(s, ids, 2, 3);
+        for (uint32_t i = 0; i < 5; i++) {
+            assert_int_equal(ds_sampler_is_argmax(s, i), temperature == 0 && i >= 3);
+            assert_ok(ds_sampler_draw(s, tmp, l, NULL, i, &t, &err));
+            assert_int_equal(t == 2, i < 3);
+            assert_ok(ds_sampler_probs(s, tmp, l, NULL, i, p, &err));
+            assert_true(i < 3 ? p[2] == 1.0f : p[2] == 0.0f);
+        }
+        assert_ok(ds_sampler_draw(s, tmp, l, (const uint32_t[]){ 2 }, 0, &t, &err)); /* only 1 is allowed */
+        assert_int_equal(t, 1);
+        assert_refused(ds_sampler_draw(s, tmp, l, (const uint32_t[]){ 0 }, 0, &t, &err), DS_E_ARG, "no token is allowed");
+        ds_sampler_hold_back(s, ids, 0, 3);
+        assert_ok(ds_sampler_draw(s, tmp, l, NULL, 0, &t, &err));
+        assert_int_not_equal(t, 2);
+        ds_sampler_destroy(s);
+    }
     ds_sampler_scratch_destroy(tmp);
 }
 
@@ -180,7 +214,7 @@ static void ties_go_to_the_lower_id(void **state)
     assert_int_equal(ds_argmax(l, 6), 1);
     assert_ok(ds_sampler_scratch_create(&tmp, 6, &err));
     assert_ok(ds_sampler_create(&s, 6, &o, NULL, 0, &err));
-    assert_ok(ds_sampler_probs(s, tmp, l, NULL, p, &err));
+    assert_ok(ds_sampler_probs(s, tmp, l, NULL, 0, p, &err));
     assert_close(p, ((const float[]){ 0.0f, 0.5f, 0.5f, 0.0f, 0.0f, 0.0f }), 6, 0.0, 1e-6);
     ds_sampler_destroy(s);
 
@@ -225,8 +259,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(distribution_is_as_defined), cmocka_unit_test(draws_follow_the_distribution),
-        cmocka_unit_test(penalties_and_bias),         cmocka_unit_test(ties_go_to_the_lower_id),
-        cmocka_unit_test(ranges_are_refused),
+        cmocka_unit_test(penalties_and_bias),         cmocka_unit_test(held_back),
+        cmocka_unit_test(ties_go_to_the_lower_id),    cmocka_unit_test(ranges_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
