@@ -24,6 +24,7 @@ typedef struct {
     uint32_t max_context; /* tokens of prompt and output; the model's limit, or what fits into memory */
     uint32_t max_running; /* sequences decoded at a time; 16 */
     int drafts;           /* as in ds_engine_opts: 0 = off, N, DS_ENGINE_DRAFTS_AUTO */
+    uint32_t step_tokens; /* rows of a step at most; 512. Changes no result */
 } ds_llm_opts;
 
 /* opts may be NULL. On failure *out is NULL and nothing is held. DS_E_ARG, DS_E_FORMAT, DS_E_IO, DS_E_NOMEM. */

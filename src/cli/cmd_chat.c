@@ -331,7 +331,7 @@ int ds_cmd_chat(int argc, char **argv)
     }
     if (rc == DS_OK) {
         if (c.tty) {
-            fprintf(stderr, "%s, context of %u tokens, %s kernels\n", o.g.model, c.g.context, ds_model_kernels(c.g.m.model));
+            fprintf(stderr, "%s, context of %u tokens, %s kernels\n", o.g.model, c.g.context, ds_model_kernels(c.g.model));
             print_commands();
         }
         ds_cli_signals_catch();

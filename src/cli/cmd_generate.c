@@ -14,19 +14,13 @@
 #include "cli/gen_request.h"
 #include "cli/input.h"
 #include "format/file.h"
-#include "cli/input.h"
-#include "format/file.h"
 
-enum {
-    LINE_MAX_BYTES = 64 << 20, /* longer lines are refused, */
-    SKIP_MAX_BYTES = 1 << 30,  /* and one without any end ends the run */
-    COUNT_NS = 300000000,      /* an interrupted run ends within a second */
-};
+enum { COUNT_NS = 300000000 }; /* an interrupted run ends within a second */
 
 typedef struct {
     ds_cli_gen_opts g;
     const char *prompt, *tokens, *input;
-    bool json;
+    bool json, fetch;
 } options;
 
 static const ds_opt table[] = {
@@ -46,6 +40,15 @@ static const ds_opt table[] = {
       .offset = offsetof(options, input),
       .arg = "F.jsonl",
       .help = "many: {\"prompt\":…}, {\"tokens\":[…]} or a chat request a line; - = standard input" },
+    { .name = "min-tokens",
+      .type = DS_OPT_INT,
+      .offset = offsetof(options, g.min_tokens),
+      .def = "0",
+      .arg = "N",
+      .min = 0,
+      .max = INT32_MAX,
+      .help = "the model may not end an answer before" },
+    { .name = "ignore-eos", .type = DS_OPT_FLAG, .offset = offsetof(options, g.ignore_eos), .help = "answers go on to --max-tokens" },
     { .name = "parallel",
       .type = DS_OPT_INT,
       .offset = offsetof(options, g.parallel),
@@ -54,15 +57,19 @@ static const ds_opt table[] = {
       .min = 1,
       .max = 1024,
       .help = "prompts of --input worked on at a time" },
+    { .name = "fetch",
+      .type = DS_OPT_FLAG,
+      .offset = offsetof(options, fetch),
+      .help = "follow http(s) addresses of pictures in chat requests; without it they are refused" },
     { .name = "json", .type = DS_OPT_FLAG, .offset = offsetof(options, json), .help = "one result line for each prompt" },
     { 0 },
 };
 
 static const ds_opt_cmd command = {
     .command = "deepserve generate",
-    .summary = "Continues prompts. A line of --input may carry max_tokens, temperature, top_p, top_k, min_p, seed, stop, n, logprobs and "
-               "the penalties; they\n"
-               "win over the options. Without a seed of its own line i uses --seed + i.",
+    .summary = "Continues prompts. A line of --input may carry max_tokens, min_tokens, temperature, top_p, top_k, min_p, seed, stop, "
+               "ignore_eos, n, logprobs,\n"
+               "logit_bias and the penalties; they win over the options. Without a seed of its own line i uses --seed + i.",
     .usage = "--model DIR (--prompt TEXT | --tokens IDS | --input F.jsonl) [options]",
     .example = "deepserve generate --model models/demo --prompt 'Once upon a time' --max-tokens 64",
     .opts = table,
@@ -533,6 +540,24 @@ static int stopped_by_signal(job *j)
     return 128 + ds_cli_signal();
 }
 
+/* What the engine would refuse in every request. */
+static bool options_fit(const options *o)
+{
+    size_t n = 0;
+
+    for (size_t i = 0; i < o->g.stop.n; i++) {
+        if (strlen(o->g.stop.v[i]) > DS_GEN_MAX_STOP_BYTES)
+            return ds_cli_wrong("generate", "--stop: a string of %zu bytes, at most %d", strlen(o->g.stop.v[i]), DS_GEN_MAX_STOP_BYTES),
+                   false;
+        n += *o->g.stop.v[i] != '\0';
+    }
+    if (n > DS_GEN_MAX_STOPS)
+        return ds_cli_wrong("generate", "--stop: %zu strings, at most %d", n, DS_GEN_MAX_STOPS), false;
+    if (o->g.min_tokens > o->g.max_tokens)
+        return ds_cli_wrong("generate", "--min-tokens is more than --max-tokens"), false;
+    return true;
+}
+
 int ds_cmd_generate(int argc, char **argv)
 {
     options o = { 0 };
@@ -553,6 +578,8 @@ int ds_cmd_generate(int argc, char **argv)
     status = ds_cli_speculate(&speculate, o.g.speculate, "generate");
     if (status != -1)
         return status;
+    if (!options_fit(&o))
+        return 2;
     ds_cli_signals_end();
     if (o.tokens)
         rc = ds_cli_ids_parse(&ids, o.tokens, &wrong, &err);
@@ -567,8 +594,9 @@ int ds_cmd_generate(int argc, char **argv)
     }
     if (rc == DS_OK)
         rc = ds_cli_gen_open(&g, &o.g, speculate, o.input ? (uint32_t)o.g.parallel : 1, &err);
+    g.fetch = o.fetch;
     if (rc == DS_OK)
-        rc = ds_cli_ids_check(&ids, ds_model_config(g.m.model)->vocab_size, &err);
+        rc = ds_cli_ids_check(&ids, ds_model_config(g.model)->vocab_size, &err);
     if (rc == DS_OK) {
         j.live = !o.json && !o.input && isatty(1);
         j.bar = o.input && isatty(2);

@@ -29,85 +29,33 @@ int ds_cli_speculate(int *out, const char *word, const char *command)
     return -1;
 }
 
-static const char *token_bytes(void *ctx, int32_t id, size_t *n)
+ds_rc ds_cli_gen_open(ds_cli_gen *g, const ds_cli_gen_opts *o, int speculate, uint32_t parallel, ds_err *err)
 {
-    const ds_cli_gen *g = ctx;
-
-    *n = 0;
-    if (ds_tokenizer_kind(g->tokenizer, (uint32_t)id) == DS_TOKEN_DROPPED)
-        return "";
-    return ds_tokenizer_bytes(g->tokenizer, (uint32_t)id, n);
-}
-
-/* The plan must fit into what is free. Without a context given, a smaller one is taken and said. */
-static ds_rc fit(const ds_model *m, ds_engine_opts *eo, bool context_given, ds_err *err)
-{
-    uint64_t available = ds_llm_available_bytes();
-    uint32_t wish = eo->max_context;
-    ds_engine_plan plan;
-    ds_rc rc = ds_engine_plan_get(&plan, m, eo, err);
-
-    if (rc != DS_OK || plan.total <= available)
-        return rc;
-    eo->memory_bytes = available; /* now the number of blocks is what this leaves */
-    rc = ds_engine_plan_get(&plan, m, eo, err);
-    while (rc == DS_E_NOMEM && !context_given && eo->max_context > 256) {
-        eo->max_context /= 2;
-        rc = ds_engine_plan_get(&plan, m, eo, err);
-    }
-    if (rc == DS_OK && eo->max_context < wish)
-        fprintf(stderr, "context: %u tokens, what fits into memory (the model's limit is %u)\n", eo->max_context, wish);
-    return rc;
-}
-
-static ds_rc open_engine(ds_cli_gen *g, const ds_cli_gen_opts *o, int speculate, uint32_t parallel, ds_err *err)
-{
-    const ds_config *c = ds_model_config(g->m.model);
-    ds_engine_opts eo = {
+    const ds_llm_opts lo = {
+        .kernels = ds_cli_kernels(o->kernels),
         .mode = o->mode == 0 ? DS_ENGINE_EXACT : DS_ENGINE_CED,
         .bf16 = o->act == 1,
-        .max_context = o->context ? (uint32_t)o->context : c->max_position_embeddings,
+        .threads = (uint32_t)o->threads,
+        .max_context = (uint32_t)o->context,
         .max_running = parallel,
-        .step_tokens = (uint32_t)o->chunk,
         .drafts = speculate,
-        .token_bytes = token_bytes,
-        .ctx = g,
+        .step_tokens = (uint32_t)o->chunk,
     };
     ds_rc rc;
 
-    if (o->context > c->max_position_embeddings)
-        return ds_fail(err, DS_E_ARG, "--context %" PRId64 " exceeds the model's limit of %u tokens", o->context,
-                       c->max_position_embeddings);
-    rc = fit(g->m.model, &eo, o->context > 0, err);
-    if (rc == DS_OK)
-        rc = ds_engine_create(&g->engine, g->m.model, g->m.pool, &eo, err);
-    if (rc == DS_OK)
-        rc = ds_engine_start(g->engine, err);
-    g->context = eo.max_context;
-    g->parallel = parallel;
-    return rc;
-}
-
-ds_rc ds_cli_gen_open(ds_cli_gen *g, const ds_cli_gen_opts *o, int speculate, uint32_t parallel, ds_err *err)
-{
-    char path[4096];
-    ds_rc rc;
-
-    *g = (ds_cli_gen){ 0 };
-    rc = ds_cli_model_open(&g->m, o->model, ds_cli_kernels(o->kernels), (uint32_t)o->threads, err);
+    *g = (ds_cli_gen){ .parallel = parallel, .bf16 = lo.bf16 };
+    rc = ds_llm_open(&g->llm, o->model, &lo, err);
     if (rc != DS_OK)
         return rc;
-    snprintf(path, sizeof path, "%s/tokenizer.json", o->model); /* the model was opened by a path with room for this */
-    rc = ds_tokenizer_open(&g->tokenizer, path, err);
-    if (rc == DS_OK && ds_tokenizer_size(g->tokenizer) != ds_model_config(g->m.model)->vocab_size)
-        rc = ds_fail(err, DS_E_FORMAT, "tokenizer.json has %u ids, config.json vocab_size is %u", ds_tokenizer_size(g->tokenizer),
-                     ds_model_config(g->m.model)->vocab_size);
-    if (rc == DS_OK)
-        rc = ds_encoder_create(&g->encoder, g->tokenizer, NULL, err);
-    if (rc == DS_OK)
-        rc = ds_llm_read_stop_ids(g->stop_ids, &g->n_stop_ids, o->model, ds_model_config(g->m.model), err);
-    if (rc == DS_OK)
-        rc = open_engine(g, o, speculate, parallel, err);
+    g->model = ds_llm_model(g->llm);
+    g->tokenizer = ds_llm_tokenizer(g->llm);
+    g->engine = ds_llm_engine(g->llm);
+    g->stop_ids = ds_llm_stop_ids(g->llm, &g->n_stop_ids);
+    g->context = ds_llm_context(g->llm);
+    if (o->context == 0 && g->context < ds_model_config(g->model)->max_position_embeddings)
+        fprintf(stderr, "context: %u tokens, what fits into memory (the model's limit is %u)\n", g->context,
+                ds_model_config(g->model)->max_position_embeddings);
+    rc = ds_encoder_create(&g->encoder, g->tokenizer, NULL, err);
     if (rc != DS_OK)
         ds_cli_gen_close(g);
     return rc;
@@ -115,10 +63,9 @@ ds_rc ds_cli_gen_open(ds_cli_gen *g, const ds_cli_gen_opts *o, int speculate, ui
 
 void ds_cli_gen_close(ds_cli_gen *g)
 {
-    ds_engine_destroy(g->engine);
     ds_encoder_destroy(g->encoder);
-    ds_tokenizer_destroy(g->tokenizer);
-    ds_cli_model_close(&g->m);
+    ds_runner_destroy(g->tower);
+    ds_llm_close(g->llm);
     *g = (ds_cli_gen){ 0 };
 }
 

@@ -12,7 +12,8 @@
 typedef struct {
     const char *model, *speculate;
     int mode, act, kernels;
-    int64_t threads, parallel, chunk, context, max_tokens, top_k, seed;
+    int64_t threads, parallel, chunk, context, max_tokens, min_tokens, top_k, seed;
+    bool ignore_eos;
     double temperature, top_p, min_p, repetition, presence, frequency;
     ds_opt_list stop;
 } ds_cli_gen_opts;
@@ -56,11 +57,15 @@ typedef struct {
 /* clang-format on */
 
 typedef struct {
-    ds_cli_model m;
-    ds_tokenizer *tokenizer;
+    ds_llm *llm;
     ds_encoder *encoder;
+    /* parts of llm */
+    const ds_model *model;
+    const ds_tokenizer *tokenizer;
     ds_engine *engine;
-    int32_t stop_ids[DS_LLM_STOP_IDS];
+    ds_runner *tower; /* for pictures; NULL: none came yet */
+    bool bf16, fetch; /* activations; addresses of pictures are followed */
+    const int32_t *stop_ids;
     size_t n_stop_ids;
     uint32_t context, parallel; /* tokens; sequences */
 } ds_cli_gen;

@@ -4,15 +4,19 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <ds/recipe.h>
+
 /* Seeds of a request's samples lie far apart: seeds of neighbouring lines differ by 1. */
 static const uint64_t SEED_STEP = 0x9e3779b97f4a7c15u;
 
-enum { MAX_SAMPLES = 16, MAX_TOP = 20, MAX_STOP_BYTES = 256 };
+enum { MAX_SAMPLES = 16, MAX_TOP = 20 };
 
 ds_rc ds_gen_request_init(ds_gen_request *q, const ds_cli_gen_opts *o, uint64_t line, ds_err *err)
 {
     *q = (ds_gen_request){
         .max_tokens = (uint32_t)o->max_tokens,
+        .min_tokens = (uint32_t)o->min_tokens,
+        .ignore_eos = o->ignore_eos,
         .n = 1,
         .sampling = {
             .temperature = o->temperature,
@@ -28,8 +32,6 @@ ds_rc ds_gen_request_init(ds_gen_request *q, const ds_cli_gen_opts *o, uint64_t 
     };
     if (o->stop.n == 0)
         return DS_OK;
-    if (o->stop.n > DS_GEN_MAX_STOPS)
-        return ds_fail(err, DS_E_ARG, "stop: %zu strings, at most %d", o->stop.n, DS_GEN_MAX_STOPS);
     q->stop = calloc(o->stop.n, sizeof *q->stop);
     if (!q->stop)
         return ds_fail(err, DS_E_NOMEM, "out of memory");
@@ -44,6 +46,9 @@ void ds_gen_request_fini(ds_gen_request *q)
     ds_ids_free(&q->ids);
     free(q->stop);
     free(q->bias);
+    for (size_t i = 0; i < q->n_images; i++)
+        free((void *)q->images[i].embedding);
+    free(q->images);
     ds_json_free(q->doc);
     ds_request_destroy(q->chat);
     *q = (ds_gen_request){ 0 };
@@ -65,7 +70,7 @@ static ds_rc push_id(ds_gen_request *q, uint32_t id, ds_err *err)
 
 ds_rc ds_gen_request_text(ds_gen_request *q, ds_cli_gen *g, const char *text, size_t n, ds_err *err)
 {
-    ds_rc rc = push_id(q, ds_model_config(g->m.model)->bos_token_id, err);
+    ds_rc rc = push_id(q, ds_model_config(g->model)->bos_token_id, err);
     return rc == DS_OK ? ds_encoder_text(g->encoder, text, n, &q->ids, err) : rc;
 }
 
@@ -77,21 +82,28 @@ static ds_rc wrong_type(const ds_json *v, const char *field, const char *want, d
                    ds_json_is(v, DS_JSON_NUMBER) ? v->text : ds_json_type_name(v));
 }
 
-/* A field that is absent or null leaves *out as it is. */
-static ds_rc get_real(const ds_json *obj, const char *field, double *out, ds_err *err)
+/* Null counts as absent. */
+static const ds_json *member(const ds_json *obj, const char *field)
 {
     const ds_json *v = ds_json_get(obj, field);
-    if (!v || v->type == DS_JSON_NULL || ds_json_f64(v, out))
+    return ds_json_is(v, DS_JSON_NULL) ? NULL : v;
+}
+
+/* A field that is absent leaves *out as it is. */
+static ds_rc get_real(const ds_json *obj, const char *field, double *out, ds_err *err)
+{
+    const ds_json *v = member(obj, field);
+    if (!v || ds_json_f64(v, out))
         return DS_OK;
     return wrong_type(v, field, "a number", err);
 }
 
 static ds_rc get_int(const ds_json *obj, const char *field, int64_t *out, int64_t min, int64_t max, ds_err *err)
 {
-    const ds_json *v = ds_json_get(obj, field);
+    const ds_json *v = member(obj, field);
     int64_t x;
 
-    if (!v || v->type == DS_JSON_NULL)
+    if (!v)
         return DS_OK;
     if (!ds_json_i64(v, &x))
         return wrong_type(v, field, "a whole number", err);
@@ -101,12 +113,45 @@ static ds_rc get_int(const ds_json *obj, const char *field, int64_t *out, int64_
     return DS_OK;
 }
 
+static ds_rc get_bool(const ds_json *obj, const char *field, bool *out, ds_err *err)
+{
+    const ds_json *v = member(obj, field);
+
+    if (!v)
+        return DS_OK;
+    *out = v->type == DS_JSON_TRUE;
+    return *out || v->type == DS_JSON_FALSE ? DS_OK : wrong_type(v, field, "true or false", err);
+}
+
+/* {"id": bias, …}; the engine checks the values. */
+static ds_rc get_bias(ds_gen_request *q, const ds_json *v, uint32_t vocab, ds_err *err)
+{
+    if (!v)
+        return DS_OK;
+    if (v->type != DS_JSON_OBJECT)
+        return wrong_type(v, "logit_bias", "an object", err);
+    q->bias = calloc(v->n ? v->n : 1, sizeof *q->bias);
+    if (!q->bias)
+        return ds_fail(err, DS_E_NOMEM, "out of memory");
+    for (const ds_json *b = v->child; b; b = b->next) {
+        char *end;
+        unsigned long id = strtoul(b->key, &end, 10);
+        double bias;
+        if (b->key_len == 0 || strspn(b->key, "0123456789") != b->key_len || id >= vocab)
+            return ds_fail(err, DS_E_FORMAT, "logit_bias: '%.24s' is no token id of 0..%u", b->key, vocab - 1);
+        if (!ds_json_f64(b, &bias))
+            return wrong_type(b, "logit_bias", "numbers", err);
+        q->bias[q->n_bias++] = (ds_engine_bias){ (uint32_t)id, (float)bias };
+    }
+    return DS_OK;
+}
+
 static ds_rc get_stop(ds_gen_request *q, const ds_json *v, ds_err *err)
 {
     const ds_json *s = v && v->type == DS_JSON_ARRAY ? v->child : v;
     size_t n = v && v->type == DS_JSON_ARRAY ? v->n : 1;
 
-    if (!v || v->type == DS_JSON_NULL)
+    if (!v)
         return DS_OK;
     if (v->type != DS_JSON_STRING && v->type != DS_JSON_ARRAY)
         return wrong_type(v, "stop", "a string or a list of strings", err);
@@ -146,12 +191,18 @@ static ds_rc get_logprobs(ds_gen_request *q, const ds_json *obj, ds_err *err)
     return rc;
 }
 
-static ds_rc get_common(ds_gen_request *q, const ds_json *obj, ds_err *err)
+static ds_rc get_common(ds_gen_request *q, const ds_json *obj, uint32_t vocab, ds_err *err)
 {
-    int64_t max_tokens = q->max_tokens, top_k = q->sampling.top_k, seed = (int64_t)q->sampling.seed, n = 1;
+    int64_t max_tokens = q->max_tokens, min_tokens = q->min_tokens, top_k = q->sampling.top_k, seed = (int64_t)q->sampling.seed, n = 1;
     ds_engine_sampling *s = &q->sampling;
     ds_rc rc = get_int(obj, "max_tokens", &max_tokens, 1, INT32_MAX, err);
 
+    if (rc == DS_OK)
+        rc = get_int(obj, "min_tokens", &min_tokens, 0, INT32_MAX, err);
+    if (rc == DS_OK)
+        rc = get_bool(obj, "ignore_eos", &q->ignore_eos, err);
+    if (rc == DS_OK)
+        rc = get_bias(q, member(obj, "logit_bias"), vocab, err);
     if (rc == DS_OK)
         rc = get_int(obj, "top_k", &top_k, 0, INT32_MAX, err);
     if (rc == DS_OK)
@@ -173,10 +224,11 @@ static ds_rc get_common(ds_gen_request *q, const ds_json *obj, ds_err *err)
     if (rc == DS_OK)
         rc = get_logprobs(q, obj, err);
     q->max_tokens = (uint32_t)max_tokens;
+    q->min_tokens = (uint32_t)min_tokens;
     s->top_k = (uint32_t)top_k;
     s->seed = (uint64_t)seed;
     q->n = (uint32_t)n;
-    return rc == DS_OK ? get_stop(q, ds_json_get(obj, "stop"), err) : rc;
+    return rc == DS_OK ? get_stop(q, member(obj, "stop"), err) : rc;
 }
 
 static ds_rc get_tokens(ds_gen_request *q, const ds_json *v, uint32_t vocab, ds_err *err)
@@ -218,6 +270,7 @@ static ds_rc get_chat(ds_gen_request *q, ds_cli_gen *g, const char *line, size_t
     ds_rc rc;
 
     ds_recipe_opts_init(&opts);
+    ds_recipe_opts_fit(&opts, g->tokenizer);
     opts.no_constraints = true;
     if (!ds_json_get(ds_json_root(q->doc), "model")) { /* the program has only one */
         size_t brace = (size_t)((const char *)memchr(line, '{', n) - line) + 1;
@@ -234,8 +287,6 @@ static ds_rc get_chat(ds_gen_request *q, ds_cli_gen *g, const char *line, size_t
                    ? ds_err_prefix(err, rc, "%s: ", refusal.param)
                    : rc;
     info = ds_request_info(q->chat);
-    if (info->n_images)
-        return ds_fail(err, DS_E_FORMAT, "messages: images are not taken here");
     if (info->sampling.n_logit_bias) {
         q->bias = calloc(info->sampling.n_logit_bias, sizeof *q->bias);
         if (!q->bias)
@@ -254,6 +305,9 @@ static ds_rc get_chat(ds_gen_request *q, ds_cli_gen *g, const char *line, size_t
     }
     if (info->has_max_tokens)
         q->max_tokens = info->max_tokens;
+    if (info->sampling.min_tokens)
+        q->min_tokens = info->sampling.min_tokens;
+    q->ignore_eos = q->ignore_eos || info->sampling.ignore_eos;
     q->n = info->sampling.n;
     q->logprobs = info->sampling.logprobs;
     q->n_top = info->sampling.top_logprobs;
@@ -268,7 +322,9 @@ static ds_rc get_chat(ds_gen_request *q, ds_cli_gen *g, const char *line, size_t
     if (info->sampling.has_seed)
         q->sampling.seed = (uint64_t)info->sampling.seed;
     rc = ds_request_render(q->chat, 0, &runs, &n_runs, err);
-    return rc == DS_OK ? ds_encoder_runs(g->encoder, runs, n_runs, &q->ids, err) : rc;
+    if (rc == DS_OK)
+        rc = ds_encoder_runs(g->encoder, runs, n_runs, &q->ids, err);
+    return rc == DS_OK ? ds_gen_request_images(q, g, opts.image_token, err) : rc;
 }
 
 static ds_rc check_stops(const ds_gen_request *q, ds_err *err)
@@ -276,8 +332,8 @@ static ds_rc check_stops(const ds_gen_request *q, ds_err *err)
     if (q->n_stop > DS_GEN_MAX_STOPS)
         return ds_fail(err, DS_E_FORMAT, "stop: %zu strings, at most %d", q->n_stop, DS_GEN_MAX_STOPS);
     for (size_t i = 0; i < q->n_stop; i++)
-        if (q->stop[i].n > MAX_STOP_BYTES)
-            return ds_fail(err, DS_E_FORMAT, "stop: a string of %zu bytes, at most %d", q->stop[i].n, MAX_STOP_BYTES);
+        if (q->stop[i].n > DS_GEN_MAX_STOP_BYTES)
+            return ds_fail(err, DS_E_FORMAT, "stop: a string of %zu bytes, at most %d", q->stop[i].n, DS_GEN_MAX_STOP_BYTES);
     return DS_OK;
 }
 
@@ -291,18 +347,18 @@ static ds_rc read_json(ds_gen_request *q, ds_cli_gen *g, const char *line, size_
     root = ds_json_root(q->doc);
     if (root->type != DS_JSON_OBJECT)
         return wrong_type(root, "the line", "an object", err);
-    prompt = ds_json_get(root, "prompt");
-    tokens = ds_json_get(root, "tokens");
-    messages = ds_json_get(root, "messages");
+    prompt = member(root, "prompt");
+    tokens = member(root, "tokens");
+    messages = member(root, "messages");
     if (!!prompt + !!tokens + !!messages != 1)
         return ds_fail(err, DS_E_FORMAT, "expected one of prompt, tokens and messages");
     if (messages)
         return get_chat(q, g, line, n, err);
-    rc = get_common(q, root, err);
+    rc = get_common(q, root, ds_model_config(g->model)->vocab_size, err);
     if (rc != DS_OK)
         return rc;
     if (tokens)
-        return get_tokens(q, tokens, ds_model_config(g->m.model)->vocab_size, err);
+        return get_tokens(q, tokens, ds_model_config(g->model)->vocab_size, err);
     if (prompt->type != DS_JSON_STRING)
         return wrong_type(prompt, "prompt", "a string", err);
     return ds_gen_request_text(q, g, prompt->text, prompt->text_len, err);
@@ -325,16 +381,19 @@ ds_engine_request ds_gen_request_engine(const ds_gen_request *q, const ds_cli_ge
         .prompt = (const int32_t *)q->ids.p,
         .n_prompt = (uint32_t)q->ids.n,
         .max_tokens = q->max_tokens,
+        .min_tokens = q->min_tokens,
         .n = q->n,
         .sampling = q->sampling,
         .bias = q->bias,
         .n_bias = q->n_bias,
         .stop_ids = g->stop_ids,
-        .n_stop_ids = g->n_stop_ids,
+        .n_stop_ids = q->ignore_eos ? 0 : g->n_stop_ids,
         .stop = stop,
         .stop_bytes = stop_bytes,
         .n_stop = q->n_stop,
         .logprobs = q->logprobs,
         .n_top = q->n_top,
+        .images = q->images,
+        .n_images = q->n_images,
     };
 }

@@ -3,7 +3,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/json.h"
 #include "format/file.h"
@@ -13,20 +12,7 @@ enum { IDS_FILE_MAX_BYTES = 256 << 20, IDS_MAX = 64 << 20 };
 
 ds_rc ds_cli_model_open(ds_cli_model *m, const char *dir, const char *kernels, uint32_t threads, ds_err *err)
 {
-    ds_model_opts o = { .kernels = kernels, .token_map = ds_llm_token_map };
-    long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
-    ds_rc rc;
-
-    *m = (ds_cli_model){ 0 };
-    rc = ds_pool_create(&m->pool, &(ds_pool_opts){ .n_threads = threads }, err);
-    if (rc != DS_OK)
-        return rc;
-    o.pool = m->pool;
-    o.memory_bytes = pages > 0 && page > 0 ? (uint64_t)pages * (uint64_t)page : 0;
-    rc = ds_model_open(&m->model, dir, &o, err);
-    if (rc != DS_OK)
-        ds_cli_model_close(m);
-    return rc;
+    return ds_llm_open_model(&m->pool, &m->model, dir, kernels, threads, err);
 }
 
 void ds_cli_model_close(ds_cli_model *m)

@@ -2,11 +2,8 @@
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <unistd.h>
 
-#include "base/pool.h"
 #include "llm/parts.h"
-#include "model/model.h"
 
 struct ds_llm {
     ds_pool *pool;
@@ -26,19 +23,6 @@ static const char *token_bytes(void *ctx, int32_t id, size_t *n)
     if (ds_tokenizer_kind(l->tokenizer, (uint32_t)id) == DS_TOKEN_DROPPED)
         return "";
     return ds_tokenizer_bytes(l->tokenizer, (uint32_t)id, n);
-}
-
-static ds_rc open_model(ds_llm *l, const char *dir, const ds_llm_opts *o, ds_err *err)
-{
-    ds_model_opts mo = { .kernels = o->kernels, .token_map = ds_llm_token_map };
-    long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
-    ds_rc rc = ds_pool_create(&l->pool, &(ds_pool_opts){ .n_threads = o->threads }, err);
-
-    if (rc != DS_OK)
-        return rc;
-    mo.pool = l->pool;
-    mo.memory_bytes = pages > 0 && page > 0 ? (uint64_t)pages * (uint64_t)page : 0;
-    return ds_model_open(&l->model, dir, &mo, err);
 }
 
 static ds_rc open_tokenizer(ds_llm *l, const char *dir, ds_err *err)
@@ -82,6 +66,7 @@ static ds_rc open_engine(ds_llm *l, const ds_llm_opts *o, ds_err *err)
         .bf16 = o->bf16,
         .max_context = o->max_context ? o->max_context : limit,
         .max_running = o->max_running,
+        .step_tokens = o->step_tokens,
         .drafts = o->drafts,
         .token_bytes = token_bytes,
         .ctx = l,
@@ -108,7 +93,7 @@ ds_rc ds_llm_open(ds_llm **out, const char *dir, const ds_llm_opts *opts, ds_err
     *out = NULL;
     if (!l)
         return ds_fail(err, DS_E_NOMEM, "out of memory");
-    rc = open_model(l, dir, &o, err);
+    rc = ds_llm_open_model(&l->pool, &l->model, dir, o.kernels, o.threads, err);
     if (rc == DS_OK)
         rc = open_tokenizer(l, dir, err);
     if (rc == DS_OK)
@@ -135,6 +120,11 @@ void ds_llm_close(ds_llm *l)
 ds_engine *ds_llm_engine(const ds_llm *l)
 {
     return l->engine;
+}
+
+const ds_model *ds_llm_model(const ds_llm *l)
+{
+    return l->model;
 }
 
 const ds_tokenizer *ds_llm_tokenizer(const ds_llm *l)

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/json.h"
 #include "format/file.h"
@@ -27,6 +28,26 @@ ds_rc ds_llm_token_map(void *ctx, const char *dir, int32_t *map, uint32_t vocab,
     else
         rc = ds_tokenizer_engram_map(t, (uint32_t *)map, &classes, err);
     ds_tokenizer_destroy(t);
+    return rc;
+}
+
+ds_rc ds_llm_open_model(ds_pool **pool, ds_model **model, const char *dir, const char *kernels, uint32_t threads, ds_err *err)
+{
+    long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
+    ds_model_opts o = { .kernels = kernels,
+                        .token_map = ds_llm_token_map,
+                        .memory_bytes = pages > 0 && page > 0 ? (uint64_t)pages * (uint64_t)page : 0 };
+    ds_rc rc = ds_pool_create(pool, &(ds_pool_opts){ .n_threads = threads }, err);
+
+    *model = NULL;
+    if (rc != DS_OK)
+        return rc;
+    o.pool = *pool;
+    rc = ds_model_open(model, dir, &o, err);
+    if (rc != DS_OK) {
+        ds_pool_destroy(*pool);
+        *pool = NULL;
+    }
     return rc;
 }
 

@@ -4,7 +4,13 @@
 
 #include <ds/llm.h>
 
-#include "format/config.h"
+#include "base/pool.h"
+#include "model/model.h"
+
+/* A team of `threads` (0: one for each CPU) and on it the model with the kernels wanted (NULL: the best). The token map for Engram comes from the
+ * directory's tokenizer.json when the checkpoint has none. On failure both are NULL. */
+ds_rc ds_llm_open_model(ds_pool **pool, ds_model **model, const char *dir, const char *kernels, uint32_t threads, ds_err *err);
+const ds_model *ds_llm_model(const ds_llm *l);
 
 /* ds_model_opts.token_map: Engram's map from the directory's tokenizer.json. */
 ds_rc ds_llm_token_map(void *ctx, const char *dir, int32_t *map, uint32_t vocab, ds_err *err);

@@ -1,11 +1,14 @@
 """deepserve generate and chat: result lines, options against lines, refusals, stop strings, signals; greedy ids are the argmax of logits."""
+import base64
 import json
 import os
 import pty
 import select
 import signal
+import struct
 import subprocess
 import time
+import zlib
 
 import numpy as np
 import pytest
@@ -82,6 +85,64 @@ def test_lines(deepserve, model, tmp_path):
     assert got[11] == dict(one(deepserve, model, "--prompt", "last", "--max-tokens", 3, "--seed", 9 + 11), index=11)
 
 
+def png(color, size=(120, 80)):
+    def part(kind, data):
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    rows = (b"\0" + bytes(color) * size[0]) * size[1]
+    return b"\x89PNG\r\n\x1a\n" + part(b"IHDR", struct.pack(">IIBBBBB", *size, 8, 2, 0, 0, 0)) + part(b"IDAT", zlib.compress(rows)) + part(b"IEND", b"")
+
+
+def test_pictures(deepserve, model, tmp_path):
+    """What is in a picture decides, wherever it stands and whatever runs beside it; each takes its place in the prompt."""
+    def line(*content, **more):
+        return json.dumps({"model": "m", "messages": [{"role": "user", "content": list(content)}], "max_tokens": 24, "temperature": 0, **more})
+
+    def picture(url):
+        return {"type": "image_url", "image_url": {"url": url}}
+
+    red, blue = (picture("data:image/png;base64," + base64.b64encode(png(c)).decode()) for c in ((255, 0, 0), (0, 0, 255)))
+    text = {"type": "text", "text": "What?"}
+    f = tmp_path / "in.jsonl"
+    f.write_text("\n".join([line(text, red), line(text, blue), line(text, red, n=2), line(text), line(blue, text, red), line(picture("data:image/png;base64,aGVsbG8=")),
+                            line(picture("http://127.0.0.1:9/x.png"))]))
+    r = deepserve("generate", "--model", model, "--input", f, "--mode", "exact")
+    assert r.returncode == 1
+    got = lines(r)
+    first, other, twice, none, both = got[0], got[1], got[2:4], got[4], got[5]
+    assert [x["ids"] for x in twice] == [first["ids"]] * 2 and first["ids"] != other["ids"] and first["ids"] != none["ids"]
+    assert "not a JPEG" in got[6]["error"]["message"] and got[6]["error"]["message"].startswith("messages[0].content[0].image_url")
+    assert "not fetched" in got[7]["error"]["message"]
+    n, with_one, with_two = (x["usage"]["prompt_tokens"] for x in (none, first, both))
+    assert with_two - with_one == with_one - n > 8
+    f.write_text(line(picture("http://127.0.0.1:9/x.png")))
+    assert "public" in lines(deepserve("generate", "--model", model, "--input", f, "--fetch"))[0]["error"]["message"]
+
+
+def test_ends_held_back_and_bias(deepserve, model, tmp_path):
+    """A text that the model would end goes on to min_tokens, or for good; by option and by line, in raw lines and chat requests alike."""
+    ends = next(x for x in range(40) if one(deepserve, model, "--prompt", "abc", "--seed", x, "--max-tokens", 60)["finish_reason"] == "stop")
+    short = one(deepserve, model, "--prompt", "abc", "--seed", ends, "--max-tokens", 60)
+    n = len(short["ids"])
+    held = one(deepserve, model, "--prompt", "abc", "--seed", ends, "--max-tokens", 60, "--min-tokens", n + 3)
+    assert len(held["ids"]) >= n + 3
+    assert one(deepserve, model, "--prompt", "abc", "--seed", ends, "--max-tokens", 60, "--ignore-eos")["usage"]["completion_tokens"] == 60
+    f = tmp_path / "in.jsonl"
+    chat = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 9}
+    f.write_text("\n".join(json.dumps(x) for x in [
+        {"prompt": "abc", "seed": ends, "max_tokens": 60, "min_tokens": n + 3}, {"prompt": "abc", "seed": ends, "max_tokens": 60, "ignore_eos": True},
+        {"prompt": "abc", "max_tokens": 5, "logit_bias": {"9": 1000}}, {"prompt": None, "tokens": [1], "max_tokens": 5, "stop": None, "logit_bias": {"9": 1000.0}},
+        {**chat, "logit_bias": {"9": 100}, "temperature": 0, "ignore_eos": True}, {**chat, "min_tokens": 9},
+        {"prompt": "a", "min_tokens": 9, "max_tokens": 8}, {"prompt": "a", "logit_bias": {"99999": 1}}, {"prompt": "a", "logit_bias": {"-1": 1}},
+        {"prompt": "a", "logit_bias": {"1": "x"}}, {"prompt": "a", "logit_bias": 1}, {"prompt": "a", "ignore_eos": 1}, {"prompt": "a", "logit_bias": {"1": 1e99}}]))
+    got = lines(deepserve("generate", "--model", model, "--input", f))
+    assert got[0]["ids"] == held["ids"] and len(got[1]["ids"]) == 60
+    assert got[2]["ids"] == got[3]["ids"] == [9] * 5
+    assert len(got[4]["ids"]) == 9 and len(got[5]["ids"]) == 9
+    for x, word in zip(got[6:], ("min_tokens: 9 is more", "'99999' is no token id", "'-1'", "numbers", "an object", "true or false", "not finite")):
+        assert word in x["error"]["message"], x
+
+
 def test_context_and_length(deepserve, model):
     r = one(deepserve, model, "--prompt", "abcdef", "--max-tokens", 100, "--context", 10)
     assert r["finish_reason"] == "length" and len(r["ids"]) == 3  # 7 prompt tokens
@@ -102,7 +163,8 @@ def test_stop_strings(deepserve, model):
 
 def test_wrong_use(deepserve, model, tmp_path):
     for args in ((), ("--prompt", "a", "--tokens", "1"), ("--tokens", "1,x"), ("--prompt", "a", "--speculate", "maybe"), ("--prompt", "a", "--top-p", 0),
-                 ("--prompt", "a", "--max-tokens", 0), ("--prompt", "a", "--temperature", "nan")):
+                 ("--prompt", "a", "--max-tokens", 0), ("--prompt", "a", "--temperature", "nan"), ("--prompt", "a", *["--stop", "x"] * 17),
+                 ("--prompt", "a", "--stop", "x" * 257), ("--prompt", "a", "--max-tokens", 4, "--min-tokens", 5)):
         r = deepserve("generate", "--model", model, *args)
         assert r.returncode == 2 and r.stdout == b"" and r.stderr, args
     for args in (("--tokens", "99999"), ("--input", tmp_path / "absent"), ("--input", tmp_path)):
