@@ -134,6 +134,12 @@ static void fail_with(ds_call *c, int status, const char *code, const char *mess
     fail(c, &e);
 }
 
+void ds_call_shut_down(ds_call *c)
+{
+    c->x->retry_s = 5;
+    fail_with(c, 503, NULL, "the server is shutting down");
+}
+
 /* ---- results without the engine ---- */
 
 static void reply_count(ds_call *c)
@@ -258,8 +264,7 @@ void ds_call_prepared(ds_call *c)
     } else if (c->kind != DS_CALL_GENERATE) {
         reply_count(c);
     } else if (c->s->draining || !c->s->up) {
-        c->x->retry_s = 5;
-        fail_with(c, 503, NULL, "the server is shutting down");
+        ds_call_shut_down(c);
     } else {
         begin(c);
     }

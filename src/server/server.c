@@ -21,6 +21,7 @@
 enum {
     SWEEP_US = 100000, /* how often clocks are looked at */
     STORE_SWEEP_US = 30000000,
+    LAST_WORD_US = 1000000,
     EVENTS = 256,
     ENGINE_EVENTS = 64,
 };
@@ -293,6 +294,17 @@ static bool busy(const ds_server *s)
     return false;
 }
 
+/* The time for draining is over: whoever still waits is told, and has a moment to hear it. */
+static void end_overdue(ds_server *s, uint64_t now)
+{
+    ds_logf(s->o.log, DS_LOG_WARN, "server state=overdue requests=%u", s->n_calls);
+    s->overdue = true;
+    s->drain_until_us = now + LAST_WORD_US;
+    for (ds_conn *c = s->conns; c; c = c->next)
+        if (c->x && c->x->call && !c->dead)
+            ds_call_shut_down(c->x->call);
+}
+
 static void wait_events(ds_server *s)
 {
     struct epoll_event ev[EVENTS];
@@ -339,8 +351,10 @@ static ds_rc serve(ds_server *s, ds_err *err)
         }
         ds_http_turn(s, all);
         ds_http_flush_access(s);
-        if (s->draining && (!busy(s) || now >= s->drain_until_us))
+        if (s->draining && (!busy(s) || (s->overdue && now >= s->drain_until_us)))
             s->stopping = true;
+        else if (s->draining && now >= s->drain_until_us)
+            end_overdue(s, now);
     }
     return rc;
 }

@@ -172,6 +172,7 @@ struct ds_server {
     ds_server_hooks hooks;
     /* [loop] */
     bool up, draining, stopping;
+    bool overdue; /* draining took too long: whoever still waits was told so */
     uint64_t drain_until_us, next_sweep_us, next_store_us;
     ds_conn *conns;
     uint32_t n_calls;
@@ -234,7 +235,8 @@ ds_rc ds_tls_check(const char *cert_path, const char *cert, const char *key_path
 void ds_call_start(ds_exchange *x, ds_call_kind kind);
 void ds_call_prepared(ds_call *c); /* back from preparation */
 void ds_call_event(ds_call *c, const ds_event *ev);
-void ds_call_abandon(ds_call *c); /* the client is gone */
+void ds_call_abandon(ds_call *c);   /* the client is gone */
+void ds_call_shut_down(ds_call *c); /* its client, who is there, is told that the server doesn't go on */
 void ds_call_free(ds_call *c);
 
 /* prepare.c: any thread */

@@ -187,9 +187,9 @@ def wait_idle(s, seconds=PATIENCE):
     return s.wait_metric("num_requests_running", 0, seconds) == 0 and s.wait_metric("num_requests_waiting", 0, seconds) == 0
 
 
-def open_stream(s, body=STREAM):
+def open_stream(s, body=STREAM, path="/v1/chat/completions"):
     c = s.connect()
-    c.sendall(post(body=body))
+    c.sendall(post(body=body, path=path))
     got = b""
     while b"data: " not in got:
         piece = c.recv(4096)
@@ -322,11 +322,20 @@ def test_drain(program, model, folder):
 
 def test_drain_ends(program, model, folder):
     with Server(program, model, "--drain-timeout", "300ms", replay=LONG, folder=folder, step=20000) as s:
-        c = open_stream(s)
+        streams = [open_stream(s), open_stream(s, json.dumps({"model": "m", "input": "hi", "stream": True}).encode(), "/v1/responses"),
+                   open_stream(s, json.dumps({**CHAT, "stream": True}).encode(), "/v1/messages")]
+        whole = s.connect()
+        whole.sendall(post())
+        assert s.wait_metric("num_requests_running", 4) == 4
         begin = time.monotonic()
         assert s.stop() == 0
         assert 0.2 < time.monotonic() - begin < 30  # without the option: 60
-        c.close()
+        ends = []
+        for c in (*streams, whole):  # nobody is cut off without a word
+            with c:
+                ends.append(b"".join(iter(lambda: c.recv(65536), b"")).decode())
+        assert all("the server is shutting down" in end for end in ends), [end[-300:] for end in ends]
+        assert "[DONE]" not in ends[0] and "response.failed" in ends[1] and "event: error" in ends[2] and ends[3].startswith("HTTP/1.1 503") and "Retry-After: 5" in ends[3]
 
 
 def test_second_signal(program, model, folder):
