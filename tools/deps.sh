@@ -11,8 +11,8 @@ packages="
 build-essential git meson ninja-build pkg-config
 libcmocka-dev libssl-dev libpcre2-dev libutf8proc-dev libcurl4-openssl-dev libsqlite3-dev libmicrohttpd-dev
 libjpeg62-turbo-dev libpng-dev libwebp-dev libgif-dev
-python3 python3-pytest python3-numpy python3-venv
-clang-format
+python3 python3-pytest python3-numpy python3-venv python3-setuptools python3-wheel
+clang-format groff-base openssl
 "
 for group in "$@"; do
     case $group in

@@ -18,7 +18,7 @@ typedef struct {
     pthread_t thread;
     atomic_int requests;
     atomic_int slow_now, most_slow; /* between a request for /slow and its answer */
-    char last[2048]; /* head of the latest request; read it when nothing is in flight */
+    char last[2048];                /* head of the latest request; read it when nothing is in flight */
 } http_stub;
 
 typedef struct {
