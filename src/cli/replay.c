@@ -28,7 +28,7 @@ static ds_rc encode(ds_ids *ids, ds_encoder *e, const ds_tokenizer *t, const cha
 {
     ds_rc rc = DS_OK;
 
-    for (const char *p = text, *end = text + n; p < end && rc == DS_OK;) {
+    for (const char *p = text, *end = text + n; p && p < end && rc == DS_OK;) {
         const char *at = end, *marker = NULL;
         for (size_t i = 0; i < sizeof markers / sizeof *markers; i++) {
             const char *hit = memmem(p, (size_t)(end - p), markers[i], strlen(markers[i]));
