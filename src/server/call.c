@@ -334,6 +334,7 @@ void ds_call_start(ds_exchange *x, ds_call_kind kind)
         c->proto = DS_PROTO_COMPLETIONS;
     /* What takes long, or waits for a disk or for other servers, isn't for this thread. */
     if (c->body.len >= s->o.worker_body || has_word(c, "\"previous_response_id\"") || has_word(c, "image")) {
+        s->m.preparing++;
         ds_workers_give(s, c);
         return;
     }
@@ -370,8 +371,9 @@ static void on_start(ds_call *c, ds_call_prompt *p, const ds_event *ev)
         fail_with(c, 500, NULL, "the server is out of memory");
 }
 
-/* The response is complete but for sending it: what is stored is stored before the client can ask for it. */
-static bool keep(ds_call *c)
+/* The response is complete but for sending it: what is stored is stored before the client can ask for it. A store
+ * that fails doesn't fail the answer: its id is then unknown. */
+static void keep(ds_call *c)
 {
     ds_str input = { 0 };
     const char *output, *body;
@@ -404,8 +406,8 @@ static bool keep(ds_call *c)
                           &err);
     if (rc != DS_OK)
         ds_logf(c->s->o.log, DS_LOG_ERROR, "store id=%s message=\"%s\"", c->id, err.msg);
+    c->s->m.store_failed += rc != DS_OK;
     ds_buf_free(&items);
-    return rc == DS_OK;
 }
 
 static void complete(ds_call *c)

@@ -2,8 +2,7 @@
 
 #include <inttypes.h>
 #include <stdio.h>
-
-#include "base/json.h"
+#include <string.h>
 
 static const double seconds[DS_HISTOGRAM_BOUNDS] = { 0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.25,
                                                      0.5,   0.75,   1,     2.5,  5,    10,   30,   60,    300, 1800 };
@@ -35,6 +34,7 @@ void ds_histogram_tokens(ds_histogram *h, double n)
 typedef struct {
     ds_buf *b;
     const char *prefix;
+    char model[2 * DS_METRICS_MODEL_MAX + 1]; /* as a label's value */
 } page;
 
 static void head(const page *p, const char *name, const char *type, const char *help)
@@ -42,53 +42,79 @@ static void head(const page *p, const char *name, const char *type, const char *
     ds_buf_printf(p->b, "# HELP %s%s %s\n# TYPE %s%s %s\n", p->prefix, name, help, p->prefix, name, type);
 }
 
+/* A line up to its value. Every series has the label model_name, by which dashboards made for vLLM choose; `label` is NULL or one more. */
+static void series(const page *p, const char *name, const char *end, const char *label, const char *value)
+{
+    ds_buf_printf(p->b, "%s%s%s{model_name=\"%s\"", p->prefix, name, end, p->model);
+    if (label)
+        ds_buf_printf(p->b, ",%s=\"%s\"", label, value);
+    ds_buf_puts(p->b, "} ");
+}
+
 static void counter(const page *p, const char *name, const char *help, uint64_t v)
 {
     head(p, name, "counter", help);
-    ds_buf_printf(p->b, "%s%s %" PRIu64 "\n", p->prefix, name, v);
+    series(p, name, "", NULL, NULL);
+    ds_buf_printf(p->b, "%" PRIu64 "\n", v);
 }
 
 static void gauge(const page *p, const char *name, const char *help, double v)
 {
     head(p, name, "gauge", help);
-    ds_buf_printf(p->b, "%s%s %.17g\n", p->prefix, name, v);
+    series(p, name, "", NULL, NULL);
+    ds_buf_printf(p->b, "%.17g\n", v);
 }
 
 static void by_label(const page *p, const char *name, const char *type, const char *help, const char *label, const char *const *values,
                      const uint64_t *v, size_t n)
 {
     head(p, name, type, help);
-    for (size_t i = 0; i < n; i++)
-        ds_buf_printf(p->b, "%s%s{%s=\"%s\"} %" PRIu64 "\n", p->prefix, name, label, values[i], v[i]);
+    for (size_t i = 0; i < n; i++) {
+        series(p, name, "", label, values[i]);
+        ds_buf_printf(p->b, "%" PRIu64 "\n", v[i]);
+    }
+}
+
+/* One bucket; bound NULL: the last one, with sum and count. */
+static void bucket(const page *p, const char *name, const char *bound, uint64_t n, double sum)
+{
+    series(p, name, "_bucket", "le", bound ? bound : "+Inf");
+    ds_buf_printf(p->b, "%" PRIu64 "\n", n);
+    if (bound)
+        return;
+    series(p, name, "_sum", NULL, NULL);
+    ds_buf_printf(p->b, "%.9g\n", sum);
+    series(p, name, "_count", NULL, NULL);
+    ds_buf_printf(p->b, "%" PRIu64 "\n", n);
 }
 
 static void histogram(const page *p, const char *name, const char *help, const ds_histogram *h, const double *bounds)
 {
     uint64_t n = 0;
+    char bound[32];
 
     head(p, name, "histogram", help);
     for (int i = 0; i < DS_HISTOGRAM_BOUNDS; i++) {
         n += h->n[i];
-        ds_buf_printf(p->b, "%s%s_bucket{le=\"%g\"} %" PRIu64 "\n", p->prefix, name, bounds[i], n);
+        snprintf(bound, sizeof bound, "%g", bounds[i]);
+        bucket(p, name, bound, n, 0);
     }
-    n += h->n[DS_HISTOGRAM_BOUNDS];
-    ds_buf_printf(p->b, "%s%s_bucket{le=\"+Inf\"} %" PRIu64 "\n%s%s_sum %.9g\n%s%s_count %" PRIu64 "\n", p->prefix, name, n, p->prefix,
-                  name, h->sum, p->prefix, name, n);
+    bucket(p, name, NULL, n + h->n[DS_HISTOGRAM_BOUNDS], h->sum);
 }
 
 /* The engine counts in powers of two of microseconds. */
 static void engine_histogram(const page *p, const char *name, const char *help, const ds_engine_hist *h)
 {
     uint64_t n = 0;
+    char bound[32];
 
     head(p, name, "histogram", help);
-    for (int i = 0; i < DS_ENGINE_HIST; i++) {
+    for (int i = 0; i + 1 < DS_ENGINE_HIST; i++) {
         n += h->bucket[i];
-        if (i + 1 < DS_ENGINE_HIST)
-            ds_buf_printf(p->b, "%s%s_bucket{le=\"%.9g\"} %" PRIu64 "\n", p->prefix, name, (double)(UINT64_C(1) << (i + 1)) / 1e6, n);
+        snprintf(bound, sizeof bound, "%.9g", (double)(UINT64_C(1) << (i + 1)) / 1e6);
+        bucket(p, name, bound, n, 0);
     }
-    ds_buf_printf(p->b, "%s%s_bucket{le=\"+Inf\"} %" PRIu64 "\n%s%s_sum %.9g\n%s%s_count %" PRIu64 "\n", p->prefix, name, n, p->prefix,
-                  name, (double)h->sum_us / 1e6, p->prefix, name, n);
+    bucket(p, name, NULL, n + h->bucket[DS_ENGINE_HIST - 1], (double)h->sum_us / 1e6);
 }
 
 static void server_part(const page *p, const ds_metrics *m)
@@ -128,8 +154,10 @@ static void server_part(const page *p, const ds_metrics *m)
     histogram(p, "request_generation_tokens", "Output tokens of a request.", &m->output_size, tokens);
 }
 
-static void engine_part(const page *p, const ds_engine_stats *e, const ds_engine_plan *plan)
+static void engine_part(const page *p, const ds_engine_stats *e, const ds_engine_plan *plan, uint32_t preparing)
 {
+    static const char *const why[3] = { "prepare", "capacity", "preempted" };
+    uint64_t waits[3] = { preparing, e->waiting, e->parked };
     static const char *const ends[6] = { "stop_id", "stop_string", "length", "canceled", "deadline", "failed" };
     static const char *const positions[DS_ENGINE_MAX_DRAFTS] = { "0", "1", "2",  "3",  "4",  "5",  "6", "7",
                                                                  "8", "9", "10", "11", "12", "13", "14" };
@@ -139,6 +167,8 @@ static void engine_part(const page *p, const ds_engine_stats *e, const ds_engine
     gauge(p, "num_requests_running", "Requests being computed.", e->prefilling + e->running);
     gauge(p, "num_requests_waiting", "Requests in the engine's queue.", e->waiting);
     gauge(p, "num_requests_parked", "Requests that were preempted and wait.", e->parked);
+    by_label(p, "num_requests_waiting_by_reason", "gauge",
+             "Requests that wait: for a worker, for room in the engine, for their place back.", "reason", why, waits, 3);
     gauge(p, "kv_cache_usage_perc", "Part of the KV blocks in use by requests, 0 to 1.",
           e->kv_blocks ? (double)e->kv_used / e->kv_blocks : 0);
     gauge(p, "kv_blocks", "KV blocks of 128 tokens.", e->kv_blocks);
@@ -178,14 +208,32 @@ static void engine_part(const page *p, const ds_engine_stats *e, const ds_engine
     engine_histogram(p, "engine_time_between_tokens_seconds", "Time between tokens, in the engine.", &e->tbt);
 }
 
-void ds_metrics_write(ds_buf *b, const ds_metrics *m, const char *prefix, const ds_engine_stats *engine, const ds_engine_plan *plan,
-                      uint64_t stored_records, uint64_t stored_bytes)
+/* Backslash, quote and line break are escaped in a label's value. */
+static void put_model(char *out, const char *name)
 {
-    page p = { b, prefix };
+    size_t n = strnlen(name, DS_METRICS_MODEL_MAX + 1);
 
+    if (n > DS_METRICS_MODEL_MAX)
+        for (n--; n && ((unsigned char)name[n] & 0xc0) == 0x80; n--) /* not within a character */
+            ;
+    for (size_t i = 0; i < n; i++) {
+        if (name[i] == '\\' || name[i] == '"' || name[i] == '\n')
+            *out++ = '\\';
+        *out++ = name[i] == '\n' ? 'n' : name[i];
+    }
+    *out = '\0';
+}
+
+void ds_metrics_write(ds_buf *b, const ds_metrics *m, const char *prefix, const char *model, const ds_engine_stats *engine,
+                      const ds_engine_plan *plan, uint64_t stored_records, uint64_t stored_bytes)
+{
+    page p = { .b = b, .prefix = prefix };
+
+    put_model(p.model, model);
     server_part(&p, m);
     gauge(&p, "stored_responses", "Responses in the store.", (double)stored_records);
     gauge(&p, "stored_responses_bytes", "Bytes of them.", (double)stored_bytes);
+    counter(&p, "stored_responses_failed_total", "Responses that the store could not take.", m->store_failed);
     if (engine)
-        engine_part(&p, engine, plan);
+        engine_part(&p, engine, plan, m->preparing);
 }

@@ -1,6 +1,6 @@
 /* Counters of the server and the text that Prometheus reads. (docs/server.md, "Metrics")
  *
- * Label values come from fixed lists, so the number of series is a constant.
+ * Label values come from fixed lists, but for the one name of the model, so the number of series is a constant.
  * Threads: owner is the event loop.   Memory: none is taken but for the text. */
 #ifndef DS_SERVER_METRICS_H
 #define DS_SERVER_METRICS_H
@@ -12,7 +12,7 @@
 
 #include "base/buf.h"
 
-enum { DS_HISTOGRAM_BOUNDS = 20 };
+enum { DS_HISTOGRAM_BOUNDS = 20, DS_METRICS_MODEL_MAX = 256 /* bytes of a model's name that are shown */ };
 typedef struct {
     uint64_t n[DS_HISTOGRAM_BOUNDS + 1]; /* the last: above all bounds */
     double sum;
@@ -46,7 +46,8 @@ typedef struct {
     uint64_t prompt_tokens, cached_tokens, generated_tokens;
     uint64_t lost_tokens[3]; /* computed and not delivered: client gone, deadline, failure */
     uint64_t bytes_out, connections_total;
-    uint32_t connections, requests, streams;
+    uint64_t store_failed;
+    uint32_t connections, preparing /* with the workers */, streams;
     ds_histogram ttft, itl, tpot, e2e, queue, prefill, decode, prepare; /* seconds */
     ds_histogram prompt_size, output_size;                              /* tokens */
 } ds_metrics;
@@ -54,8 +55,8 @@ typedef struct {
 void ds_histogram_seconds(ds_histogram *h, double s);
 void ds_histogram_tokens(ds_histogram *h, double n);
 
-/* Appends the page. `engine` and `plan` may be NULL while there is no engine. */
-void ds_metrics_write(ds_buf *b, const ds_metrics *m, const char *prefix, const ds_engine_stats *engine, const ds_engine_plan *plan,
-                      uint64_t stored_records, uint64_t stored_bytes);
+/* Appends the page. `model` is the value of the label model_name. `engine` and `plan` may be NULL while there is no engine. */
+void ds_metrics_write(ds_buf *b, const ds_metrics *m, const char *prefix, const char *model, const ds_engine_stats *engine,
+                      const ds_engine_plan *plan, uint64_t stored_records, uint64_t stored_bytes);
 
 #endif

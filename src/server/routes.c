@@ -59,11 +59,10 @@ static void get_metrics(ds_exchange *x, const char *rest, size_t n)
 
     (void)rest;
     (void)n;
-    s->m.requests = s->n_calls;
     if (s->up)
         ds_engine_stats_get(s->model.engine, &stats);
     ds_store_usage(s->store, &records, &bytes);
-    ds_metrics_write(&b, &s->m, s->prefix, s->up ? &stats : NULL, s->has_plan ? &s->plan : NULL, records, bytes);
+    ds_metrics_write(&b, &s->m, s->prefix, s->o.names[0], s->up ? &stats : NULL, s->has_plan ? &s->plan : NULL, records, bytes);
     ds_reply(x, 200, "text/plain; version=0.0.4; charset=utf-8", &b);
 }
 

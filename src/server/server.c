@@ -258,6 +258,7 @@ static void take_prepared(ds_server *s)
 {
     for (ds_call *c = ds_workers_take(s), *next; c; c = next) {
         next = c->next;
+        s->m.preparing--;
         ds_call_prepared(c);
     }
 }

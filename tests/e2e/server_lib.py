@@ -4,6 +4,7 @@ Time-outs here are for a machine that is slow and busy: what a test waits for co
 """
 import http.client
 import json
+import re
 import signal
 import socket
 import subprocess
@@ -113,7 +114,8 @@ class Server:
                 return None
 
     def metrics(self):
-        text = self.request("GET", "/metrics")[2].decode()
+        """By name without prefix, and labels but for the model's name."""
+        text = re.sub(r'model_name="[^"]*",?', "", self.request("GET", "/metrics")[2].decode()).replace("{}", "")
         return {line.rsplit(" ", 1)[0].removeprefix("deepserve_"): float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if not line.startswith("#")}
 
     def wait_metric(self, name, value, seconds=PATIENCE):
