@@ -144,12 +144,13 @@ static void output_blocks(void *arg, size_t begin, size_t end, uint32_t member)
     }
 }
 
-/* One preparation must do for W1 and W3, and for every expert. */
+/* One preparation must do for an expert's W1 and W3, and one ds_gemm for every expert. */
 static bool uniform(const ds_op_experts *a, const ds_gemm_pair *p, bool bf16)
 {
     for (size_t i = 0; i < a->rows * a->k; i++) {
         ds_mat_type t1 = a->w1[a->sel[i]].type, t3 = a->w3[a->sel[i]].type, t2 = a->w2[a->sel[i]].type;
-        if ((t1 == DS_MAT_F32) != (t3 == DS_MAT_F32) || (t1 == DS_MAT_F32) != (a->w1[a->sel[0]].type == DS_MAT_F32) ||
+        if ((t1 == DS_MAT_F32) != (t3 == DS_MAT_F32) || (t1 == DS_MAT_MXFP4) != (t3 == DS_MAT_MXFP4) ||
+            (t1 == DS_MAT_F32) != (a->w1[a->sel[0]].type == DS_MAT_F32) ||
             ds_gemm_for(p, bf16, t2) != ds_gemm_for(p, bf16, a->w2[a->sel[0]].type))
             return false;
     }

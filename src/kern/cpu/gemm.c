@@ -90,15 +90,19 @@ const uint32_t ds_e8m0_words[256] = {
 
 _Alignas(64) float ds_e2m1_scaled[256][16];
 _Alignas(64) uint16_t ds_e2m1_words[256][32];
+_Alignas(64) uint16_t ds_e4m3_small_words[256][8];
 
 static void fill_tables(void)
 {
-    for (size_t s = 0; s < 256; s++)
+    for (size_t s = 0; s < 256; s++) {
         for (size_t i = 0; i < 32; i++) {
             float v = ds_e2m1_value[i % 16] * ds_e8m0_value[s];
             ds_e2m1_scaled[s][i % 16] = v;
             ds_e2m1_words[s][i] = ds_bf16_from_f32(v);
         }
+        for (size_t i = 0; i < 8; i++)
+            ds_e4m3_small_words[s][i] = ds_bf16_from_f32(ds_e4m3_to_f32((uint8_t)i) * ds_e8m0_value[s]);
+    }
 }
 
 void ds_gemm_init(void)

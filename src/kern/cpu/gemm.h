@@ -19,7 +19,7 @@ enum {
 typedef struct ds_gemm {
     /* Bytes of a prepared set of rows; a multiple of 64. */
     size_t (*set_bytes)(size_t rows, uint32_t in);
-    /* Rows [begin, end) of a set of `rows`: row i is x + (index ? index[i] : i) * ldx. `type` is the weight's. */
+    /* Rows [begin, end) of a set of `rows`: row i is x + (index ? index[i] : i) * ldx. `type` is the weight's; F32 and MXFP4 may have an order of columns of their own. */
     void (*prep)(void *set, const float *x, size_t ldx, const uint32_t *index, size_t rows, size_t begin, size_t end, uint32_t in,
                  ds_mat_type type);
     /* out[r][0..outs) = sum over k of w[o0 + i][k] * row row0 + r, for r < n_rows <= DS_GEMM_ROWS; outputs from n_outs on are left undefined. row0 is a multiple of
@@ -49,12 +49,49 @@ extern const ds_gemm ds_gemm_avx2, ds_gemm_avx512, ds_gemm_avx512bf16, ds_gemm_a
 
 /* Values of E8M0 codes, and those times 256 (from code 247 on infinity). */
 extern const float ds_e8m0_value[256], ds_e8m0_value256[256];
-/* E2M1 values times those of a scale: as floats, and as bf16, twice (for scales 2 .. 252, whose products bf16 has). Filled by ds_gemm_init. */
+/* E2M1 values times those of a scale: as floats, and as bf16, twice. Exact, as both have 2^-128 and neither has more than 2^127. Filled by ds_gemm_init. */
 extern _Alignas(64) float ds_e2m1_scaled[256][16];
 extern _Alignas(64) uint16_t ds_e2m1_words[256][32];
+/* The eight least E4M3 magnitudes (zero and the subnormal ones) times a scale, as bf16; exact for scales 10 .. 254. */
+extern _Alignas(64) uint16_t ds_e4m3_small_words[256][8];
 void ds_gemm_init(void); /* any thread, any number of times */
 /* A code times 2^7, where bf16 has its exponent, in both halves. */
 extern const uint32_t ds_e8m0_words[256];
+
+/* Four rows of a weight, one behind the other in memory, are used side by side. Their lines are fetched in the order of memory, which the CPU's own prefetching follows (a stream for
+ * each row, of a few lines, it doesn't), early enough for the last of the next four rows, and into L2: L1 has the activations. */
+typedef struct {
+    const uint8_t *data, *scale; /* scale NULL: not worth it */
+} ds_gemm_ahead;
+
+static inline size_t ds_gemm_bits(ds_mat_type type)
+{
+    return type == DS_MAT_F32 ? 32 : type == DS_MAT_BF16 ? 16 : type == DS_MAT_MXFP4 ? 4 : 8;
+}
+
+/* data, scale: of the first row. */
+static inline ds_gemm_ahead ds_gemm_ahead_of(const uint8_t *data, const uint8_t *scale, size_t in, ds_mat_type type)
+{
+    enum { LEAD = 4608 };
+    size_t bits = ds_gemm_bits(type);
+    return (ds_gemm_ahead){ data + 3 * in * bits / 8 + LEAD,
+                            type == DS_MAT_MXFP4 || type == DS_MAT_FP8_ROWS ? scale + 3 * in / 32 + LEAD / bits / 4 : NULL };
+}
+
+/* At columns c .. c + 32, c a multiple of 32. */
+static inline __attribute__((always_inline)) void ds_gemm_fetch(ds_gemm_ahead a, size_t c, ds_mat_type type)
+{
+    for (size_t i = 0; i < ds_gemm_bits(type) / 4; i++)
+        __builtin_prefetch(a.data + c * ds_gemm_bits(type) / 2 + 64 * i, 0, 2);
+    if ((type == DS_MAT_MXFP4 || type == DS_MAT_FP8_ROWS) && c % 512 == 0)
+        __builtin_prefetch(a.scale + c / 8, 0, 2);
+}
+
+/* Where part `i` begins of n things cut into `parts` as even as can be. */
+static inline size_t ds_gemm_part(size_t n, size_t parts, size_t i)
+{
+    return n * i / parts;
+}
 
 void ds_linear_cpu(ds_exec *e, const ds_op_linear *a, const ds_gemm_pair *p);
 void ds_experts_cpu(ds_exec *e, const ds_op_experts *a, const ds_gemm_pair *p);

@@ -1,8 +1,8 @@
 /* Body of the AMX product (bf16 activations), over the tile operations TILE_* that the including file defines: the CPU's own, or a model of them in the tests.
  *
- * Weights are tile A: 16 outputs x 32 columns, a row of the tile being one group of 32 codes, decoded in memory order. Activations are tile B: 16 pairs of columns x 16 rows of the batch, made once for all
+ * Weights are tile A: 16 outputs x 32 columns, a row of the tile being one group of 32 codes, decoded in the order of its type. Activations are tile B: 16 pairs of columns x 16 rows of the batch, made once for all
  * outputs (prep). Tile C: 16 outputs x 16 rows. So a product is one chain of TDPBF16PS along the columns, for one row or for many; with a single row, tile B is one pair wide, which is the row
- * as it lies in memory.
+ * in that order.
  * A block is 32 outputs, and a step two tiles A times two tiles B, so that each tile that is loaded is used twice. Weights are decoded for a panel of PANEL columns, which stays in L1; while the tile unit
  * works on a panel (64 cycles a step), the next one is decoded between its steps, far enough ahead that no load waits for a store. With more than 32 rows, tile C rests in memory between two panels, which
  * changes no bit. */
@@ -46,23 +46,13 @@ static size_t set_bytes(size_t rows, uint32_t in)
     return room(rows) * padded(in) * 2;
 }
 
-/* 32 floats (those of `left` that there are) as 16 pairs of bf16. */
-static inline __m512i pairs(const float *x, size_t left)
-{
-    __m512i lo = _mm512_castps_si512(vf_bf16(vf_load_n(x, left)));
-    __m512i hi = _mm512_castps_si512(vf_bf16(left > 16 ? vf_load_n(x + 16, left - 16) : vf_zero()));
-    return _mm512_inserti64x4(_mm512_castsi256_si512(_mm512_cvtepi32_epi16(_mm512_srli_epi32(lo, 16))),
-                              _mm512_cvtepi32_epi16(_mm512_srli_epi32(hi, 16)), 1);
-}
-
 static void prep(void *set, const float *x, size_t ldx, const uint32_t *index, size_t rows, size_t begin, size_t end, uint32_t in,
                  ds_mat_type type)
 {
     size_t ld = padded(in);
-    (void)type;
     if (rows == 1) {
         for (size_t c = 0; begin < end && c < in; c += STEP)
-            _mm512_storeu_si512((uint16_t *)set + c, pairs(x + (index ? index[0] : 0) * ldx + c, in - c));
+            _mm512_storeu_si512((uint16_t *)set + c, bf16_of(x + (index ? index[0] : 0) * ldx + c, in - c, type));
         return;
     }
     for (size_t r = begin; r < end; r += GROUP) {
@@ -70,7 +60,7 @@ static void prep(void *set, const float *x, size_t ldx, const uint32_t *index, s
         for (size_t c = 0; c < in; c += STEP, d += STEP * GROUP) {
             vf t[16];
             for (size_t i = 0; i < GROUP; i++)
-                t[i] = r + i < end ? _mm512_castsi512_ps(pairs(x + (index ? index[r + i] : r + i) * ldx + c, in - c)) : vf_zero();
+                t[i] = r + i < end ? _mm512_castsi512_ps(bf16_of(x + (index ? index[r + i] : r + i) * ldx + c, in - c, type)) : vf_zero();
             vf_transpose(t);
             for (size_t i = 0; i < GROUP; i++)
                 vf_store((float *)(void *)d + i * 16, t[i]);

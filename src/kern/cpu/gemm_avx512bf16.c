@@ -1,7 +1,7 @@
 /* bf16 matrix product, AVX-512 with VDPBF16PS: weights decode exactly to bf16 (values that are subnormal in bf16 count as zero, as the instruction has it).
  *
- * Outline as in gemm_body.h, but a chunk is 32 products in one vector of pairs, in memory order: chain <- chain + odd*odd + even*even in each of 16 lanes, as the CPU rounds it. One row is
- * bound by the bytes of the weight or by decoding (five to seven instructions for 32 codes), more rows by VDPBF16PS. */
+ * Outline as in gemm_body.h, but a chunk is 32 products in one vector of pairs, in the order of bf16_decode.h: chain <- chain + odd*odd + even*even in each of 16 lanes, as the CPU rounds it. One row is
+ * bound by the bytes of the weight or by decoding (three to seven instructions for 32 codes), more rows by VDPBF16PS. */
 #include <immintrin.h>
 #include <string.h>
 
@@ -10,7 +10,7 @@
 #include "kern/cpu/gemm.h"
 #include "kern/cpu/vec_avx512.h"
 
-enum { KC = 2048, MR = 4, AHEAD = 6144 /* bytes */, QUADS = DS_GEMM_OUTS / 4, TILES = DS_GEMM_ROWS / MR };
+enum { KC = 2048, MR = 4, L2_ROWS_BYTES = 320 << 10, QUADS = DS_GEMM_OUTS / 4, TILES = DS_GEMM_ROWS / MR };
 
 typedef struct {
     __m512i panel[DS_GEMM_OUTS][KC / 32];
@@ -31,9 +31,12 @@ static void prep(void *set, const float *x, size_t ldx, const uint32_t *index, s
                  ds_mat_type type)
 {
     (void)rows;
-    (void)type;
-    for (size_t r = begin; r < end; r++)
-        bf16_row((uint16_t *)set + r * padded(in), x + (index ? index[r] : r) * ldx, in);
+    for (size_t r = begin; r < end; r++) {
+        const float *s = x + (index ? index[r] : r) * ldx;
+        uint16_t *d = (uint16_t *)set + r * padded(in);
+        for (size_t c = 0; c < in; c += 32)
+            _mm512_storeu_si512(d + c, bf16_of(s + c, in - c, type));
+    }
 }
 
 static inline vf dot(vf acc, __m512i a, __m512i b)
@@ -53,15 +56,10 @@ static inline __attribute__((always_inline)) void one_row_of(float *out, const u
             uint64_t last = o0 + n_outs - 1, o = o0 + 4 * q; /* beyond the last output: that one again */
             code_row r0 = code_row_of(w, type, o), r1 = code_row_of(w, type, o + 1 < last ? o + 1 : last);
             code_row r2 = code_row_of(w, type, o + 2 < last ? o + 2 : last), r3 = code_row_of(w, type, o + 3 < last ? o + 3 : last);
+            ds_gemm_ahead ahead = ds_gemm_ahead_of(r0.data, r0.scale, in, type);
             for (size_t c = 0; c < in; c += 32) {
                 __m512i v = _mm512_loadu_si512(x + c);
-                if (type != DS_MAT_MXFP4 || c % 128 == 0) { /* rows may be short, which the CPU's own prefetching doesn't follow */
-                    size_t at = (type == DS_MAT_BF16 ? 2 * c : type == DS_MAT_MXFP4 ? c / 2 : c) + AHEAD;
-                    _mm_prefetch((const char *)r0.data + at, _MM_HINT_T0);
-                    _mm_prefetch((const char *)r1.data + at, _MM_HINT_T0);
-                    _mm_prefetch((const char *)r2.data + at, _MM_HINT_T0);
-                    _mm_prefetch((const char *)r3.data + at, _MM_HINT_T0);
-                }
+                ds_gemm_fetch(ahead, c, type);
                 c0 = dot(c0, decode_bf16(type, r0, c, in), v);
                 c1 = dot(c1, decode_bf16(type, r1, c, in), v);
                 c2 = dot(c2, decode_bf16(type, r2, c, in), v);
@@ -94,76 +92,79 @@ static void one_row(float *out, const uint16_t *x, const ds_mat *w, uint64_t o0,
     }
 }
 
-/* n_rows <= MR rows: each code is decoded once, into registers, for all of them. */
-static inline __attribute__((always_inline)) void few_rows_of(float *out, const uint16_t *x, size_t ldx, const ds_mat *w, uint64_t o0,
-                                                              uint32_t n_outs, ds_mat_type type, int n_rows)
+/* 4 outputs times n_rows <= MR rows: each code is decoded once, into registers, for all of them. */
+static inline __attribute__((always_inline)) void quad_of(float *out, const uint16_t *x, size_t ldx, const code_row w[4], size_t in,
+                                                          bool fetch, ds_mat_type type, int n_rows)
 {
-    size_t in = w->in;
+    ds_gemm_ahead ahead = ds_gemm_ahead_of(w[0].data, w[0].scale, in, type);
+    float sums[VW];
+    vf acc[VW];
+    __m512i v[MR];
+
+    for (int i = 0; i < VW; i++)
+        acc[i] = vf_zero();
+    for (size_t c = 0; c < in; c += 32) {
+        if (fetch)
+            ds_gemm_fetch(ahead, c, type);
+        for (int r = 0; r < n_rows; r++)
+            v[r] = _mm512_loadu_si512(x + (size_t)r * ldx + c);
+        for (int i = 0; i < 4; i++) {
+            __m512i d = decode_bf16(type, w[i], c, in);
+            for (int r = 0; r < n_rows; r++)
+                acc[4 * r + i] = dot(acc[4 * r + i], d, v[r]);
+        }
+    }
+    vf_store(sums, vf_sums(acc));
+    for (int r = 0; r < n_rows; r++)
+        memcpy(out + r * DS_GEMM_OUTS, sums + 4 * r, 4 * sizeof *sums);
+}
+
+/* Two rows or more. As many of them as L2 has room for take all outputs, in groups of at most MR; the codes of 4 outputs stay in L1 for all groups. */
+static inline __attribute__((always_inline)) void direct_of(float *out, const uint16_t *x, size_t ldx, const ds_mat *w, uint64_t o0,
+                                                            uint32_t n_outs, size_t n_rows, ds_mat_type type)
+{
+    size_t room = L2_ROWS_BYTES / (ldx * sizeof *x), sets;
     uint64_t last = o0 + n_outs - 1;
 
-    for (uint32_t q = 0; 4 * q < n_outs; q++) {
-        uint64_t o = o0 + 4 * q; /* beyond the last output: that one again */
-        code_row row[4];
-        float sums[VW];
-        vf acc[VW];
-        __m512i v[MR];
-        for (uint64_t i = 0; i < 4; i++)
-            row[i] = code_row_of(w, type, o + i < last ? o + i : last);
-        for (int i = 0; i < VW; i++)
-            acc[i] = vf_zero();
-        for (size_t c = 0; c < in; c += 32) {
-            for (int r = 0; r < n_rows; r++)
-                v[r] = _mm512_loadu_si512(x + (size_t)r * ldx + c);
-            for (int i = 0; i < 4; i++) {
-                if (type != DS_MAT_MXFP4 || c % 128 == 0) /* as with one row */
-                    _mm_prefetch((const char *)row[i].data +
-                                     (type == DS_MAT_BF16    ? 2 * c
-                                      : type == DS_MAT_MXFP4 ? c / 2
-                                                             : c) +
-                                     AHEAD,
-                                 _MM_HINT_T0);
-                __m512i d = decode_bf16(type, row[i], c, in);
-                for (int r = 0; r < n_rows; r++)
-                    acc[4 * r + i] = dot(acc[4 * r + i], d, v[r]);
+    room = room < MR ? MR : room;
+    sets = (n_rows + room - 1) / room;
+    for (size_t k = 0; k < sets; k++) {
+        size_t r0 = ds_gemm_part(n_rows, sets, k), nr = ds_gemm_part(n_rows, sets, k + 1) - r0, groups = (nr + MR - 1) / MR;
+        for (uint32_t q = 0; 4 * q < n_outs; q++) {
+            code_row row[4];
+            for (uint64_t i = 0, o = o0 + 4 * q; i < 4; i++) /* beyond the last output: that one again */
+                row[i] = code_row_of(w, type, o + i < last ? o + i : last);
+            for (size_t g = 0; g < groups; g++) {
+                size_t r = r0 + ds_gemm_part(nr, groups, g), n = r0 + ds_gemm_part(nr, groups, g + 1) - r;
+                float *d = out + r * DS_GEMM_OUTS + 4 * q;
+                const uint16_t *s = x + r * ldx;
+                bool fetch = k + g == 0;
+                if (n == 4)
+                    quad_of(d, s, ldx, row, w->in, fetch, type, 4);
+                else if (n == 3)
+                    quad_of(d, s, ldx, row, w->in, fetch, type, 3);
+                else
+                    quad_of(d, s, ldx, row, w->in, fetch, type, 2);
             }
         }
-        vf_store(sums, vf_sums(acc));
-        for (int r = 0; r < n_rows; r++)
-            memcpy(out + r * DS_GEMM_OUTS + 4 * q, sums + 4 * r, 4 * sizeof *sums);
     }
 }
 
-static inline __attribute__((always_inline)) void few_rows_typed(float *out, const uint16_t *x, size_t ldx, const ds_mat *w, uint64_t o0,
-                                                                 uint32_t n_outs, int n_rows)
+static void direct(float *out, const uint16_t *x, size_t ldx, const ds_mat *w, uint64_t o0, uint32_t n_outs, size_t n_rows)
 {
     switch (w->type) {
     case DS_MAT_BF16:
-        few_rows_of(out, x, ldx, w, o0, n_outs, DS_MAT_BF16, n_rows);
+        direct_of(out, x, ldx, w, o0, n_outs, n_rows, DS_MAT_BF16);
         break;
     case DS_MAT_FP8_32X32:
-        few_rows_of(out, x, ldx, w, o0, n_outs, DS_MAT_FP8_32X32, n_rows);
+        direct_of(out, x, ldx, w, o0, n_outs, n_rows, DS_MAT_FP8_32X32);
         break;
     case DS_MAT_FP8_ROWS:
-        few_rows_of(out, x, ldx, w, o0, n_outs, DS_MAT_FP8_ROWS, n_rows);
+        direct_of(out, x, ldx, w, o0, n_outs, n_rows, DS_MAT_FP8_ROWS);
         break;
     default:
-        few_rows_of(out, x, ldx, w, o0, n_outs, DS_MAT_MXFP4, n_rows);
+        direct_of(out, x, ldx, w, o0, n_outs, n_rows, DS_MAT_MXFP4);
         break;
-    }
-}
-
-/* 2 to MR rows */
-static void few_rows(float *out, const uint16_t *x, size_t ldx, const ds_mat *w, uint64_t o0, uint32_t n_outs, size_t n_rows)
-{
-    switch (n_rows) {
-    case 2:
-        few_rows_typed(out, x, ldx, w, o0, n_outs, 2);
-        break;
-    case 3:
-        few_rows_typed(out, x, ldx, w, o0, n_outs, 3);
-        break;
-    default:
-        few_rows_typed(out, x, ldx, w, o0, n_outs, MR);
     }
 }
 
@@ -221,8 +222,8 @@ static void block(float *out, const void *set, size_t rows, size_t row0, size_t 
         one_row(out, x, w, o0, n_outs);
         return;
     }
-    if (n_rows <= MR) {
-        few_rows(out, x, ld, w, o0, n_outs, n_rows);
+    if (n_rows <= 16 || w->type == DS_MAT_MXFP4 || w->type == DS_MAT_BF16) {
+        direct(out, x, ld, w, o0, n_outs, n_rows);
         return;
     }
     for (size_t c0 = 0; c0 < ld; c0 += KC) {

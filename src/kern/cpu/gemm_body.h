@@ -1,12 +1,20 @@
 /* Body of a ds_gemm with f32 weights and rows, over the vectors of vec_*.h.
  *
  * Rows are prepared once: padded with zeros to whole chunks of 2*VW, and, but for F32 weights, with the even elements of a chunk before the odd ones, which is how codes are
- * decoded. Up to MR rows: weights are decoded into registers and used at once; bound by the bytes of the weight, or by decoding when they are in cache. More rows: 16 outputs
- * are decoded for KC columns into a panel in cache, and tiles of 4 outputs x VW/4 rows run over it; bound by the FMA units. The chain of a (row, output) pair is the same in
- * both: for each chunk in order, the even elements, then the odd ones. Between two panels a chain rests in memory, unrounded. */
+ * decoded. Tiles of 4 outputs x MR rows decode weights into registers and use them at once: with one row bound by the bytes of the weight or by decoding, with more by the FMA
+ * units. Where decoding costs more than that (AVX2, more than a few rows), 16 outputs are decoded for KC columns into a panel in cache, and the same tiles run over it. The chain
+ * of a (row, output) pair is always the same: for each chunk in order, the even elements, then the odd ones. Between two panels a chain rests in memory, unrounded. */
 #include "kern/cpu/gemm.h"
 
-enum { CHUNK = 2 * VW, KC = 1024, MR = VW / 4, AHEAD = 6144 /* bytes */, QUADS = DS_GEMM_OUTS / 4, TILES = DS_GEMM_ROWS / MR };
+enum {
+    CHUNK = 2 * VW,
+    KC = 1024,
+    MR = VW / 4,
+    DIRECT = VW == 16 ? DS_GEMM_ROWS : 8 /* rows at most without a panel, if there are codes */,
+    L2_ROWS_BYTES = 320 << 10,
+    QUADS = DS_GEMM_OUTS / 4,
+    TILES = DS_GEMM_ROWS / MR
+};
 
 typedef struct {
     float panel[DS_GEMM_OUTS][KC];
@@ -59,11 +67,6 @@ static inline out_row row_of(const ds_mat *w, ds_mat_type type, uint64_t o)
     default:
         return (out_row){ data + o * (in / 2), w->scale + o * (in / 32) };
     }
-}
-
-static inline size_t code_bits(ds_mat_type type)
-{
-    return type == DS_MAT_F32 ? 32 : type == DS_MAT_BF16 ? 16 : type == DS_MAT_MXFP4 ? 4 : 8;
 }
 
 /* A chunk whose scale has no float 256 times as large; codes one by one. */
@@ -123,15 +126,11 @@ static inline __attribute__((always_inline)) void one_row_of(float *out, const f
             uint64_t last = o0 + n_outs - 1, o = o0 + 4 * q; /* beyond the last output: that one again */
             out_row r0 = row_of(w, type, o), r1 = row_of(w, type, o + 1 < last ? o + 1 : last);
             out_row r2 = row_of(w, type, o + 2 < last ? o + 2 : last), r3 = row_of(w, type, o + 3 < last ? o + 3 : last);
+            ds_gemm_ahead ahead = ds_gemm_ahead_of(r0.data, r0.scale, in, type);
             for (size_t c = 0; c < in; c += CHUNK) {
                 vf xa = vf_load(x + c), xb = vf_load(x + c + VW);
-                if (type != DS_MAT_MXFP4 || c % 128 == 0) { /* rows may be short, which the CPU's own prefetching doesn't follow */
-                    size_t at = c * code_bits(type) / 8 + AHEAD;
-                    _mm_prefetch((const char *)r0.data + at, _MM_HINT_T0);
-                    _mm_prefetch((const char *)r1.data + at, _MM_HINT_T0);
-                    _mm_prefetch((const char *)r2.data + at, _MM_HINT_T0);
-                    _mm_prefetch((const char *)r3.data + at, _MM_HINT_T0);
-                }
+                if (c % 32 == 0)
+                    ds_gemm_fetch(ahead, c, type);
                 decode(&a, &b, type, r0, c, in);
                 c0 = vf_fma(b, xb, vf_fma(a, xa, c0));
                 decode(&a, &b, type, r1, c, in);
@@ -172,88 +171,90 @@ static void one_row(float *out, const float *x, const ds_mat *w, uint64_t o0, ui
     }
 }
 
-/* n_rows <= MR rows: each code is decoded once, into registers, for all of them. */
-static inline __attribute__((always_inline)) void few_rows_of(float *out, const float *x, size_t ldx, const ds_mat *w, uint64_t o0,
-                                                              uint32_t n_outs, ds_mat_type type, int n_rows)
+/* 4 outputs times n_rows <= MR rows: each code is decoded once, into registers, for all of them. */
+static inline __attribute__((always_inline)) void quad_of(float *out, const float *x, size_t ldx, const out_row w[4], size_t in, bool fetch,
+                                                          ds_mat_type type, int n_rows)
 {
-    size_t in = w->in;
+    ds_gemm_ahead ahead = ds_gemm_ahead_of(w[0].data, w[0].scale, in, type);
+    vf acc[VW], xa[MR], xb[MR], a, b;
+    float sums[VW];
+
+    for (int i = 0; i < VW; i++)
+        acc[i] = vf_zero();
+    for (size_t c = 0; c < in; c += CHUNK) {
+        if (fetch && c % 32 == 0)
+            ds_gemm_fetch(ahead, c, type);
+        for (int r = 0; r < n_rows; r++) {
+            xa[r] = vf_load(x + (size_t)r * ldx + c);
+            xb[r] = vf_load(x + (size_t)r * ldx + c + VW);
+        }
+        for (int i = 0; i < 4; i++) {
+            decode(&a, &b, type, w[i], c, in);
+            for (int r = 0; r < n_rows; r++)
+                acc[4 * r + i] = vf_fma(b, xb[r], vf_fma(a, xa[r], acc[4 * r + i]));
+        }
+    }
+    vf_store(sums, vf_sums(acc));
+    for (int r = 0; r < n_rows; r++)
+        memcpy(out + r * DS_GEMM_OUTS, sums + 4 * r, 4 * sizeof *sums);
+}
+
+/* Two rows or more. As many of them as L2 has room for take all outputs, in groups of at most MR; the codes of 4 outputs stay in L1 for all groups. */
+static inline __attribute__((always_inline)) void direct_of(float *out, const float *x, size_t ldx, const ds_mat *w, uint64_t o0,
+                                                            uint32_t n_outs, size_t n_rows, ds_mat_type type)
+{
+    size_t room = L2_ROWS_BYTES / (ldx * sizeof *x), sets;
     uint64_t last = o0 + n_outs - 1;
 
-    for (uint32_t q = 0; 4 * q < n_outs; q++) {
-        uint64_t o = o0 + 4 * q; /* beyond the last output: that one again */
-        out_row r0 = row_of(w, type, o), r1 = row_of(w, type, o + 1 < last ? o + 1 : last);
-        out_row r2 = row_of(w, type, o + 2 < last ? o + 2 : last), r3 = row_of(w, type, o + 3 < last ? o + 3 : last);
-        float sums[VW];
-        vf acc[VW], xa[MR], xb[MR], a, b;
-        for (int i = 0; i < VW; i++)
-            acc[i] = vf_zero();
-        for (size_t c = 0; c < in; c += CHUNK) {
-            if (type != DS_MAT_MXFP4 || c % 128 == 0) { /* as with one row */
-                size_t at = c * code_bits(type) / 8 + AHEAD;
-                _mm_prefetch((const char *)r0.data + at, _MM_HINT_T0);
-                _mm_prefetch((const char *)r1.data + at, _MM_HINT_T0);
-                _mm_prefetch((const char *)r2.data + at, _MM_HINT_T0);
-                _mm_prefetch((const char *)r3.data + at, _MM_HINT_T0);
+    room = room < MR ? MR : room;
+    sets = (n_rows + room - 1) / room;
+    for (size_t k = 0; k < sets; k++) {
+        size_t r0 = ds_gemm_part(n_rows, sets, k), nr = ds_gemm_part(n_rows, sets, k + 1) - r0, groups = (nr + MR - 1) / MR;
+        for (uint32_t q = 0; 4 * q < n_outs; q++) {
+            out_row row[4];
+            for (uint64_t i = 0, o = o0 + 4 * q; i < 4; i++) /* beyond the last output: that one again */
+                row[i] = row_of(w, type, o + i < last ? o + i : last);
+            for (size_t g = 0; g < groups; g++) {
+                size_t r = r0 + ds_gemm_part(nr, groups, g), n = r0 + ds_gemm_part(nr, groups, g + 1) - r;
+                float *d = out + r * DS_GEMM_OUTS + 4 * q;
+                const float *s = x + r * ldx;
+                bool fetch = k + g == 0;
+#if DS_KERN_CPU_TILE_ROWS == 4
+                if (n == 4)
+                    quad_of(d, s, ldx, row, w->in, fetch, type, 4);
+                else if (n == 3)
+                    quad_of(d, s, ldx, row, w->in, fetch, type, 3);
+                else
+                    quad_of(d, s, ldx, row, w->in, fetch, type, 2);
+#else
+                if (n == 2)
+                    quad_of(d, s, ldx, row, w->in, fetch, type, 2);
+                else
+                    quad_of(d, s, ldx, row, w->in, fetch, type, 1);
+#endif
             }
-            for (int r = 0; r < n_rows; r++) {
-                xa[r] = vf_load(x + (size_t)r * ldx + c);
-                xb[r] = vf_load(x + (size_t)r * ldx + c + VW);
-            }
-            decode(&a, &b, type, r0, c, in);
-            for (int r = 0; r < n_rows; r++)
-                acc[4 * r] = vf_fma(b, xb[r], vf_fma(a, xa[r], acc[4 * r]));
-            decode(&a, &b, type, r1, c, in);
-            for (int r = 0; r < n_rows; r++)
-                acc[4 * r + 1] = vf_fma(b, xb[r], vf_fma(a, xa[r], acc[4 * r + 1]));
-            decode(&a, &b, type, r2, c, in);
-            for (int r = 0; r < n_rows; r++)
-                acc[4 * r + 2] = vf_fma(b, xb[r], vf_fma(a, xa[r], acc[4 * r + 2]));
-            decode(&a, &b, type, r3, c, in);
-            for (int r = 0; r < n_rows; r++)
-                acc[4 * r + 3] = vf_fma(b, xb[r], vf_fma(a, xa[r], acc[4 * r + 3]));
         }
-        vf_store(sums, vf_sums(acc));
-        for (int r = 0; r < n_rows; r++)
-            memcpy(out + r * DS_GEMM_OUTS + 4 * q, sums + 4 * r, 4 * sizeof *sums);
     }
 }
 
-static inline __attribute__((always_inline)) void few_rows_typed(float *out, const float *x, size_t ldx, const ds_mat *w, uint64_t o0,
-                                                                 uint32_t n_outs, int n_rows)
+static void direct(float *out, const float *x, size_t ldx, const ds_mat *w, uint64_t o0, uint32_t n_outs, size_t n_rows)
 {
     switch (w->type) {
     case DS_MAT_F32:
-        few_rows_of(out, x, ldx, w, o0, n_outs, DS_MAT_F32, n_rows);
+        direct_of(out, x, ldx, w, o0, n_outs, n_rows, DS_MAT_F32);
         break;
     case DS_MAT_BF16:
-        few_rows_of(out, x, ldx, w, o0, n_outs, DS_MAT_BF16, n_rows);
+        direct_of(out, x, ldx, w, o0, n_outs, n_rows, DS_MAT_BF16);
         break;
     case DS_MAT_FP8_32X32:
-        few_rows_of(out, x, ldx, w, o0, n_outs, DS_MAT_FP8_32X32, n_rows);
+        direct_of(out, x, ldx, w, o0, n_outs, n_rows, DS_MAT_FP8_32X32);
         break;
     case DS_MAT_FP8_ROWS:
-        few_rows_of(out, x, ldx, w, o0, n_outs, DS_MAT_FP8_ROWS, n_rows);
+        direct_of(out, x, ldx, w, o0, n_outs, n_rows, DS_MAT_FP8_ROWS);
         break;
     case DS_MAT_MXFP4:
-        few_rows_of(out, x, ldx, w, o0, n_outs, DS_MAT_MXFP4, n_rows);
+        direct_of(out, x, ldx, w, o0, n_outs, n_rows, DS_MAT_MXFP4);
         break;
-    }
-}
-
-/* 2 to MR rows */
-static void few_rows(float *out, const float *x, size_t ldx, const ds_mat *w, uint64_t o0, uint32_t n_outs, size_t n_rows)
-{
-    switch (n_rows) {
-#if DS_KERN_CPU_TILE_ROWS == 4
-    case 3:
-        few_rows_typed(out, x, ldx, w, o0, n_outs, 3);
-        break;
-    case 4:
-        few_rows_typed(out, x, ldx, w, o0, n_outs, 4);
-        break;
-#endif
-    default:
-        few_rows_typed(out, x, ldx, w, o0, n_outs, 2);
     }
 }
 
@@ -349,8 +350,8 @@ static void block(float *out, const void *set, size_t rows, size_t row0, size_t 
         one_row(out, x, w, o0, n_outs);
         return;
     }
-    if (n_rows <= MR) {
-        few_rows(out, x, padded, w, o0, n_outs, n_rows);
+    if (n_rows <= DIRECT || w->type == DS_MAT_F32 || w->type == DS_MAT_BF16) {
+        direct(out, x, padded, w, o0, n_outs, n_rows);
         return;
     }
     for (size_t c0 = 0; c0 < padded; c0 += KC) {

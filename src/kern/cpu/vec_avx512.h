@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "format/numfmt.h"
+#include "kern/cpu/gemm.h"
 
 #define V(name) name##_avx512
 enum { VW = 16 }; /* lanes */
@@ -216,6 +217,18 @@ static inline void vf_of_e4m3(vf *even, vf *odd, const void *p, float scale256)
     __m256i e = _mm256_and_si256(_mm256_srai_epi16(_mm256_slli_epi16(v, 8), 1), mask), o = _mm256_and_si256(_mm256_srai_epi16(v, 1), mask);
     *even = _mm512_mul_ps(_mm512_cvtph_ps(e), _mm512_set1_ps(scale256));
     *odd = _mm512_mul_ps(_mm512_cvtph_ps(o), _mm512_set1_ps(scale256));
+}
+
+/* 32 E4M3 codes times a scale as bf16, in order; exact for scales 10 .. 246. An exponent and three bits stand in a bf16 four bits further up, less the difference of the biases, which
+ * goes into the scale; the eight magnitudes without an exponent come from a table. */
+static inline __m512i vw_of_e4m3(const void *p, uint8_t scale)
+{
+    __m512i v = _mm512_cvtepi8_epi16(_mm256_loadu_si256(p)),
+            low = _mm512_castsi128_si512(_mm_load_si128((const void *)ds_e4m3_small_words[scale]));
+    __m512i w = _mm512_add_epi16(_mm512_and_si512(_mm512_slli_epi16(v, 4), _mm512_set1_epi16(0x07f0)),
+                                 _mm512_set1_epi32((int)ds_e8m0_words[(uint8_t)(scale - 7)]));
+    w = _mm512_mask_permutexvar_epi16(w, _mm512_testn_epi16_mask(v, _mm512_set1_epi16(0x78)), v, low);
+    return _mm512_ternarylogic_epi32(_mm512_set1_epi16((short)0x8000), v, w, 0xca); /* the sign of v */
 }
 
 /* E4M3 scales of groups of 16 along a row, for one such pair of vectors. */
