@@ -6,6 +6,7 @@
 
 #include "base/json.h"
 #include "cli/cli.h"
+#include "cli/options.h"
 #include "model/model.h"
 
 typedef struct {
@@ -15,7 +16,7 @@ typedef struct {
 } options;
 
 static const ds_opt table[] = {
-    { "model", DS_OPT_STR, offsetof(options, model), .arg = "DIR", .help = "model directory", .required = true },
+    DS_CLI_OPT_MODEL(offsetof(options, model)),
     { "context", DS_OPT_INT, offsetof(options, context), "0", "TOKENS", "plan for sequences of this length; 0 = the model's limit",
       .min = 0, .max = UINT32_MAX },
     { "batch", DS_OPT_INT, offsetof(options, batch), "1", "N", "plan for this many sequences at a time", .min = 1, .max = 65536 },

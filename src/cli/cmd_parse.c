@@ -1,5 +1,6 @@
 /* deepserve parse: model output as the response, or the stream events, of an API request. */
 #include "cli/cli.h"
+#include "cli/options.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -24,20 +25,8 @@ typedef struct {
 } options;
 
 static const ds_opt table[] = {
-    { .name = "protocol",
-      .type = DS_OPT_ENUM,
-      .offset = offsetof(options, protocol),
-      .def = "chat",
-      .arg = "NAME",
-      .choices = "chat|responses|messages|completions",
-      .help = "what the request is written for" },
-    { .name = "encoding",
-      .type = DS_OPT_ENUM,
-      .offset = offsetof(options, encoding),
-      .def = "v4.1",
-      .arg = "NAME",
-      .choices = "v4.1|v4",
-      .help = "dialect of the model" },
+    DS_CLI_OPT_PROTOCOL(offsetof(options, protocol), "what the request is written for"),
+    DS_CLI_OPT_ENCODING(offsetof(options, encoding)),
     { .name = "request",
       .type = DS_OPT_STR,
       .offset = offsetof(options, request),
@@ -89,11 +78,7 @@ static const ds_opt table[] = {
       .offset = offsetof(options, jsonl),
       .help = "many answers: standard input has lines {\"request\":{},\"text\":\"\" or \"ids\":[],\"split\":N,\"finish\":\"\"}; each gives "
               "one line" },
-    { .name = "set",
-      .type = DS_OPT_LIST,
-      .offset = offsetof(options, set),
-      .arg = "NAME=VALUE",
-      .help = "a switch of the recipe; `--set help` lists them" },
+    DS_CLI_OPT_SET(offsetof(options, set)),
     { 0 },
 };
 

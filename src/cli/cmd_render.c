@@ -1,5 +1,6 @@
 /* deepserve render: an API request as the prompt that the model sees. */
 #include "cli/cli.h"
+#include "cli/options.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -23,26 +24,10 @@ typedef struct {
 } options;
 
 static const ds_opt table[] = {
-    { .name = "protocol",
-      .type = DS_OPT_ENUM,
-      .offset = offsetof(options, protocol),
-      .def = "chat",
-      .arg = "NAME",
-      .choices = "chat|responses|messages|completions",
-      .help = "what the body is written for" },
-    { .name = "encoding",
-      .type = DS_OPT_ENUM,
-      .offset = offsetof(options, encoding),
-      .def = "v4.1",
-      .arg = "NAME",
-      .choices = "v4.1|v4",
-      .help = "dialect of the model" },
+    DS_CLI_OPT_PROTOCOL(offsetof(options, protocol), "what the body is written for"),
+    DS_CLI_OPT_ENCODING(offsetof(options, encoding)),
     { .name = "tokenizer", .type = DS_OPT_STR, .offset = offsetof(options, tokenizer), .arg = "F.json", .help = "adds the token ids" },
-    { .name = "set",
-      .type = DS_OPT_LIST,
-      .offset = offsetof(options, set),
-      .arg = "NAME=VALUE",
-      .help = "a switch of the recipe; `--set help` lists them" },
+    DS_CLI_OPT_SET(offsetof(options, set)),
     { .name = "fetch",
       .type = DS_OPT_FLAG,
       .offset = offsetof(options, fetch),

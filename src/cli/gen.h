@@ -21,7 +21,7 @@ typedef struct {
 /* Entries of an option table whose options struct has a ds_cli_gen_opts called g. */
 /* clang-format off */
 #define DS_CLI_GEN_TABLE(options_type) \
-    { .name = "model", .type = DS_OPT_STR, .offset = offsetof(options_type, g.model), .arg = "DIR", .required = true, .help = "model directory" }, \
+    DS_CLI_OPT_MODEL(offsetof(options_type, g.model)), \
     { .name = "max-tokens", .type = DS_OPT_INT, .offset = offsetof(options_type, g.max_tokens), .def = "1024", .arg = "N", .min = 1, .max = INT32_MAX, \
       .help = "tokens of an answer at most" }, \
     { .name = "temperature", .type = DS_OPT_REAL, .offset = offsetof(options_type, g.temperature), .def = "1", .arg = "T", .min = 0, .max = 100, \
@@ -43,15 +43,11 @@ typedef struct {
     { .name = "stop", .type = DS_OPT_LIST, .offset = offsetof(options_type, g.stop), .arg = "TEXT", .help = "end the answer before this text; may be repeated" }, \
     { .name = "speculate", .type = DS_OPT_STR, .offset = offsetof(options_type, g.speculate), .def = "auto", .arg = "auto|off|N", \
       .help = "draft tokens verified a step; never changes the text" }, \
-    { .name = "mode", .type = DS_OPT_ENUM, .offset = offsetof(options_type, g.mode), .def = "ced", .arg = "NAME", .choices = "exact|ced", \
-      .help = "all layers on the whole prompt, or the decoder on its end only" }, \
-    { .name = "act", .type = DS_OPT_ENUM, .offset = offsetof(options_type, g.act), .def = "f32", .arg = "NAME", .choices = "f32|bf16", .help = "activations" }, \
-    { .name = "kernels", .type = DS_OPT_ENUM, .offset = offsetof(options_type, g.kernels), .def = "best", .arg = "NAME", .choices = DS_CLI_KERNELS, \
-      .help = "instruction set" }, \
-    { .name = "threads", .type = DS_OPT_INT, .offset = offsetof(options_type, g.threads), .arg = "N", .min = 1, .max = 1024, \
-      .help = "threads (default: one for each CPU)" }, \
-    { .name = "chunk", .type = DS_OPT_INT, .offset = offsetof(options_type, g.chunk), .def = "512", .arg = "TOKENS", .min = 1, .max = 1 << 20, \
-      .help = "prompt tokens of a step; doesn't change a bit of the result" }, \
+    DS_CLI_OPT_MODE(offsetof(options_type, g.mode), "ced", "all layers on the whole prompt, or the decoder on its end only"), \
+    DS_CLI_OPT_ACT(offsetof(options_type, g.act)), \
+    DS_CLI_OPT_KERNELS(offsetof(options_type, g.kernels)), \
+    DS_CLI_OPT_THREADS(offsetof(options_type, g.threads)), \
+    DS_CLI_OPT_CHUNK(offsetof(options_type, g.chunk)), \
     { .name = "context", .type = DS_OPT_INT, .offset = offsetof(options_type, g.context), .def = "0", .arg = "TOKENS", .min = 0, .max = INT32_MAX, \
       .help = "prompt and answer at most; 0 = the model's limit, or what fits" }
 /* clang-format on */

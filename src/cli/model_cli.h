@@ -4,7 +4,7 @@
 
 #include "base/pool.h"
 #include "cli/cli.h"
-#include "cli/kernels.h"
+#include "cli/options.h"
 #include "model/model.h"
 
 typedef struct {
