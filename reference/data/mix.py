@@ -2,11 +2,13 @@
 
 A chunk is one batch: `rows` rows of `seq` tokens, as uint16 [2, rows, seq]: plane 0 holds the token id in the low 15 bits and the
 loss flag in the top bit, plane 1 the position at which the token's document starts in its row. Documents start at even positions.
-Worker w of n writes chunks w, w + n, w + 2n, ...; chunk g belongs to the stage whose range holds g.
+Worker w of n writes chunks w, w + n, w + 2n, ...
 
-    python mix.py TOKENIZER.json OUT_DIR CHUNKS [SEED]      writes chunks of the first stage and prints what they hold
+    python mix.py TOKENIZER.json OUT_DIR CHUNKS [SEED]      writes chunks of each mixture and prints what they hold
 """
 
+import itertools
+import multiprocessing
 import os
 import random
 import sys
@@ -27,12 +29,12 @@ import tokenizer
 
 # share of tokens by kind
 STAGES = {
-    "pre": dict(natural=0.20, story=0.20, prose=0.14, chat=0.25, task=0.21),
-    "tune": dict(natural=0.05, story=0.04, prose=0.08, chat=0.47, task=0.36),
-    "more": dict(natural=0.09, story=0.09, prose=0.10, chat=0.38, task=0.34),
+    "pre": dict(natural=0.10, story=0.16, prose=0.12, chat=0.28, task=0.34),
+    "tune": dict(natural=0.10, story=0.06, prose=0.08, chat=0.38, task=0.38),
+    "long": dict(natural=0.10, story=0.03, prose=0.04, chat=0.24, task=0.24, long=0.35),
 }
-# corpus file -> on which passes it is read
-NATURAL = {"narrative": 1, "wordnet-common": 1, "python-docs": 1, "sqlite-docs": 1, "rust-book": 1, "jargon": 1, "postgresql-docs": 2, "wordnet-rare": 3}
+NATURAL_TOKENS = 7.05e6     # of one pass over reference/data/natural (tests/test_data.py counts)
+PASSES = 4                  # and no more: held-out loss rises after that
 HELD_OUT = 40       # every 40th document of narrative and wordnet-common is never trained on
 
 
@@ -40,7 +42,8 @@ def plain(text):
     return [(True, render.BOS, False), (False, text, True), (True, render.EOS, True)]
 
 
-def sample(r, kind):
+def sample(r, kind, limit=8192):
+    """limit: tokens that a long document may have"""
     if kind == "story":
         t, f = stories.story(r, short=r.random() < 0.25)
         return plain(stories.title(r, f) + "\n\n" + t if r.random() < 0.2 else t)
@@ -48,28 +51,34 @@ def sample(r, kind):
         return plain(prose.passage(r))
     if kind == "chat":
         return render.render(chat.conversation(r))
+    if kind == "long":
+        return render.render(tasks.long(r, limit))
     return render.render(tasks.conversation(r))
 
 
-def natural_documents(worker, workers, seed, held_out=False):
-    """Endless for training; for held_out the reserved documents once."""
-    done = 0
-    docs = {}
-    while True:
-        names = [n for n, every in NATURAL.items() if done % every == 0 and os.path.exists(os.path.join(HERE, "natural", n + ".txt.xz"))]
-        batch = []
-        for n in names:
-            if n not in docs:
-                docs[n] = tokenizer.natural(n)
-            for i, d in enumerate(docs[n]):
-                reserved = i % HELD_OUT == 7 and n in ("narrative", "wordnet-common")
+def natural_documents(worker, workers, passes=0.0, more=None, held_out=False):
+    """The documents of one worker, PASSES times in all, of which so many passes were read before; or the reserved documents once.
+    more: folder with further text."""
+    batch = []
+    for folder in filter(None, (os.path.join(HERE, "natural"), more)):
+        for name in sorted(f[:-7] for f in os.listdir(folder) if f.endswith(".txt.xz")):
+            for i, d in enumerate(tokenizer.natural(os.path.join(folder, name + ".txt.xz"))):
+                reserved = i % HELD_OUT == 7 and name in ("narrative", "wordnet-common")
                 if reserved == held_out and (held_out or i % workers == worker):
                     batch.append(d)
-        random.Random(f"{seed}/{worker}/{done}").shuffle(batch)
+    if held_out:
         yield from batch
-        if held_out:
-            return
-        done += 1
+        return
+    for done in range(int(passes), PASSES):
+        order = batch[:]
+        random.Random(f"{worker}/{done}").shuffle(order)
+        yield from order[int(max(0.0, passes - done) * len(order)):]
+
+
+def natural_tokens(more=None):
+    """Tokens of one pass, about."""
+    texts = [tokenizer.natural(os.path.join(more, f)) for f in os.listdir(more) if f.endswith(".txt.xz")] if more else []
+    return NATURAL_TOKENS + sum(len(d) for t in texts for d in t) / 3.8
 
 
 class Packer:
@@ -112,22 +121,25 @@ class Packer:
 class Stream:
     """Documents of one worker, in the shares of a stage."""
 
-    def __init__(self, enc, worker, workers, seed, seq):
+    def __init__(self, enc, worker, workers, seed, seq, passes=0.0, more=None):
         self.enc, self.seq = enc, seq
         self.r = random.Random(f"{seed}/{worker}")
-        self.natural = natural_documents(worker, workers, seed)
+        self.natural = natural_documents(worker, workers, passes, more)
         self.pool = []
         self.made = {}
 
     def take(self, kind, n):
         if kind != "natural":
-            return [sample(self.r, kind) for _ in range(n)]
-        return [plain(next(self.natural)) for _ in range(4)]
+            return [sample(self.r, kind, self.seq) for _ in range(n if kind != "long" else 2)]
+        return [plain(d) for d in itertools.islice(self.natural, 4)]
 
     def refill(self, shares):
         while sum(len(x[0]) for x in self.pool) < 24 * self.seq:
             kind = min(shares, key=lambda k: self.made.get(k, 0) / shares[k])
-            for ids, loss in self.enc.batch(self.take(kind, 24)):
+            docs = self.take(kind, 24)
+            if not docs:        # the natural text was read often enough
+                self.made[kind] = float("inf")
+            for ids, loss in self.enc.batch(docs):
                 self.made[kind] = self.made.get(kind, 0) + len(ids)
                 if kind != "natural" and len(ids) > self.seq:
                     continue
@@ -137,16 +149,13 @@ class Stream:
             self.r.shuffle(self.pool)
 
 
-def work(tok, folder, worker, workers, seed, rows, seq, stages, switch, ahead):
-    """One process: writes its chunks until killed. stages: names of two stages; switch: chunk number from which the second holds."""
+def work(tok, folder, worker, workers, seed, rows, seq, stage, passes, more, ahead):
+    """One process: writes its chunks until killed."""
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     enc = tokenizer.Encoder(tok)
-    stream, pack = Stream(enc, worker, workers, seed, seq), Packer(rows, seq)
-    g, stage = worker, None
+    stream, pack = Stream(enc, worker, workers, seed, seq, passes, more), Packer(rows, seq)
+    g = worker
     while True:
-        now = stages[g >= switch]
-        if now != stage:
-            stream.made, stage = {}, now
         c = pack.chunk(stream.pool, lambda: stream.refill(STAGES[stage]))
         path = os.path.join(folder, f"c{g:07d}.npy")
         with open(path + ".tmp", "wb") as f:
@@ -154,7 +163,7 @@ def work(tok, folder, worker, workers, seed, rows, seq, stages, switch, ahead):
         os.rename(path + ".tmp", path)
         while len(os.listdir(folder)) > ahead:
             time.sleep(0.05)
-            if os.getppid() == 1:
+            if multiprocessing.parent_process() and not multiprocessing.parent_process().is_alive():
                 return
         g += workers
 
@@ -163,7 +172,7 @@ def held_out(tok, rows, seq):
     """{name: chunk} of natural text and conversations never trained on (the conversations have a seed of their own)."""
     enc = tokenizer.Encoder(tok)
     out = {}
-    docs = [d for d in natural_documents(0, 1, 0, held_out=True)]
+    docs = list(natural_documents(0, 1, held_out=True))
     pool = []
     for ids, loss in enc.batch([plain(d) for d in docs]):
         pool += [(ids[i:i + seq], loss[i:i + seq]) for i in range(0, len(ids), seq) if len(ids) - i > 64]

@@ -52,57 +52,70 @@ def split(n):
     return [x for x in (n // 100 * 100, n % 100 // 10 * 10, n % 10) if x] or [0]
 
 
+def digits(n, places):
+    return [n // 10 ** i % 10 for i in range(places)]
+
+
 def add_steps(a, b):
-    """One place after the other, from the left."""
-    parts = [(a // 100 * 100, b // 100 * 100), (a % 100 // 10 * 10, b % 100 // 10 * 10), (a % 10, b % 10)]
-    parts = [(x, y) for x, y in parts if x or y]
-    out = ", ".join(f"{x} + {y} = {x + y}" for x, y in parts)
-    total, tail = 0, []
-    for i, (x, y) in enumerate(parts):
-        if i:
-            tail.append(f"{total} + {x + y} = {total + x + y}")
-        total += x + y
-    return out + (". " + ", ".join(tail) if tail else "") + "."
+    """One place after the other from the ones up, with what is carried."""
+    out, carry = [], 0
+    places = len(str(max(a, b)))
+    for i, (x, y) in enumerate(zip(digits(a, places), digits(b, places))):
+        s = x + y + carry
+        step = f"{x} + {y}" + (" + 1" if carry else "") + f" = {s}"
+        carry = s // 10
+        out.append(step + (f", write {s % 10}, carry 1" if carry and i + 1 < places else f", write {s}"))
+    return "; ".join(out) + "."
 
 
 def subtract_steps(a, b):
-    out, at = [], a
-    for x in split(b):
-        out.append(f"{at} - {x} = {at - x}")
-        at -= x
-    return ", ".join(out) + "."
+    """The same with what is borrowed; a >= b."""
+    out, borrow = [], 0
+    places = len(str(a))
+    for x, y in zip(digits(a, places), digits(b, places)):
+        d = x - y - borrow
+        take = f" - {y}" + (" - 1" if borrow else "")
+        borrow = int(d < 0)
+        out.append((f"{x}{take} is too small, borrow 1, 1{x}{take} = {d + 10}, write {d + 10}") if borrow else f"{x}{take} = {d}, write {d}")
+    return "; ".join(out) + "."
 
 
 def multiply_steps(a, b):
+    """Hundreds, tens and ones of a times b, then their sum."""
+    parts = [x * b for x in split(a)]
     out = [f"{x} * {b} = {x * b}" for x in split(a)]
-    if len(out) > 1:
-        out.append(" + ".join(str(x * b) for x in split(a)) + f" = {a * b}")
+    total = parts[0]
+    for x in parts[1:]:
+        out.append(f"{total} + {x} = {total + x}")
+        total += x
     return ", ".join(out) + "."
 
 
 def arithmetic(r):
-    """(question, reasoning, answer). Without reasoning, answers to larger numbers show their steps."""
+    """(question, reasoning, answer). Without reasoning, answers show their steps, but for numbers up to 10."""
     k = r.random()
-    big = 10 if r.random() < 0.2 else 100 if r.random() < 0.7 else 1000
-    a, b = r.randint(0, big), r.randint(0, big)
-    easy = max(a, b) <= 20
-    if k < 0.37:
-        q = pick(r, f"What is {a} + {b}?", f"What is {a} plus {b}?", f"{a} + {b} = ?", f"Add {a} and {b}.", f"Calculate {a} + {b}.", f"How much is {a} plus {b}?", f"{a}+{b}", f"What's {a} + {b}?")
+    big = r.choices((10, 20, 99, 999), (15, 20, 30, 35))[0]
+    a, b = r.randint(0, big), r.randint(0, r.choice((big, big, min(big, 99))))
+    if r.random() < 0.5:
+        a, b = b, a
+    easy = max(a, b) <= 10
+    if k < 0.36:
+        q = pick(r, f"What is {a} + {b}?", f"What is {a} + {b}?", f"What is {a} plus {b}?", f"{a} + {b} = ?", f"Add {a} and {b}.", f"Calculate {a} + {b}.", f"How much is {a} plus {b}?", f"{a}+{b}", f"What's {a} + {b}?")
         s, t = a + b, add_steps(a, b)
-        return q, t, f"{a} + {b} = {s}." if easy else f"{t} So {a} + {b} = {s}."
-    if k < 0.60:
+        return q, t, f"{a} + {b} = {s}." if easy else cap(f"{t} So {a} + {b} = {s}.")
+    if k < 0.66:
         a, b = max(a, b), min(a, b)
-        q = pick(r, f"What is {a} - {b}?", f"What is {a} minus {b}?", f"{a} - {b} = ?", f"Subtract {b} from {a}.", f"Calculate {a} - {b}.", f"{a}-{b}", f"How much is {a} minus {b}?")
+        q = pick(r, f"What is {a} - {b}?", f"What is {a} - {b}?", f"What is {a} minus {b}?", f"{a} - {b} = ?", f"Subtract {b} from {a}.", f"Calculate {a} - {b}.", f"{a}-{b}", f"How much is {a} minus {b}?")
         s, t = a - b, subtract_steps(a, b)
-        return q, t, f"{a} - {b} = {s}." if easy else f"{t} So {a} - {b} = {s}."
+        return q, t, f"{a} - {b} = {s}." if easy else cap(f"{t} So {a} - {b} = {s}.")
     if k < 0.78:
         a, b = r.randint(0, 12), r.randint(0, 12)
-        if r.random() < 0.25:
+        if r.random() < 0.4:
             a = r.randint(11, 99)
         q = pick(r, f"What is {a} times {b}?", f"What is {a} * {b}?", f"{a} x {b} = ?", f"Multiply {a} by {b}.", f"Calculate {a} * {b}.", f"{a}*{b}", f"How much is {a} times {b}?")
         s, t = a * b, multiply_steps(a, b)
         return q, t, f"{a} * {b} = {s}." if a <= 12 else f"{t} So {a} * {b} = {s}."
-    if k < 0.88:
+    if k < 0.86:
         b, s = r.randint(1, 12), r.randint(1, 12)
         a = b * s
         q = pick(r, f"What is {a} divided by {b}?", f"Divide {a} by {b}.", f"{a} / {b} = ?", f"What is {a} / {b}?")
@@ -111,10 +124,22 @@ def arithmetic(r):
     a, b = max(a, 2), max(b, 1)
     if r.random() < 0.5:
         q = pick(r, f"{p.name} has {a} {o} and gets {b} more. How many {o} does {p.he} have now?", f"{p.name} has {a} {o}. {p.He} buys {b} more. How many {o} are there in all?")
-        return q, f"{p.name} had {a} {o} and got {b} more. {add_steps(a, b)}", pick(r, f"{p.name} has {a + b} {o} now.", f"There are {a + b} {o}." )
+        t = f"{a} + {b}: {add_steps(a, b)}"
+        return q, t, t + pick(r, f" So {p.name} has {a + b} {o} now.", f" So there are {a + b} {o}.")
     a, b = max(a, b), min(a, b)
     q = f"{p.name} has {a} {o} and gives away {b}. How many {o} does {p.he} have left?"
-    return q, f"{p.name} had {a} {o} and gave away {b}. {subtract_steps(a, b)}", f"{p.name} has {a - b} {o} left."
+    t = f"{a} - {b}: {subtract_steps(a, b)}"
+    return q, t, t + f" So {p.name} has {a - b} {o} left."
+
+
+def sort_steps(xs, down):
+    """The largest or smallest of what is left, each time."""
+    left, out = list(xs), []
+    while len(left) > 1:
+        x = (max if down else min)(left)
+        out.append(f"of {', '.join(map(str, left))} the {'largest' if down else 'smallest'} is {x}")
+        left.remove(x)
+    return cap("; ".join(out)) + f"; {left[0]} is left."
 
 
 def comparison(r):
@@ -126,13 +151,12 @@ def comparison(r):
         word = "larger" if big else "smaller"
         return f"Which number is {word}, {a} or {b}?", f"{max(a, b)} is larger than {min(a, b)}. The question asks for the {word} one.", pick(r, f"{x} is {word}.", f"The {word} number is {x}.")
     if k < 0.6:
-        n = r.randint(3, 6)
-        xs = r.sample(range(0, 100), n)
+        n = r.randint(3, 7)
+        xs = r.sample(range(0, r.choice((30, 100, 1000, 1000))), n)
         down = r.random() < 0.3
         ys = sorted(xs, reverse=down)
-        q = f"Sort these numbers{' from largest to smallest' if down else ''}: {', '.join(map(str, xs))}"
-        t = "I take the " + ("largest" if down else "smallest") + " one each time: " + ", then ".join(map(str, ys)) + "."
-        return q, t, ", ".join(map(str, ys))
+        q = pick(r, f"Sort these numbers{' from largest to smallest' if down else ''}: {', '.join(map(str, xs))}", f"Sort {', '.join(map(str, xs))}{' in descending order' if down else ''}.")
+        return q, sort_steps(xs, down), ", ".join(map(str, ys))
     if k < 0.75:
         n = r.randint(3, 5)
         xs = r.sample([f["name"] for f in FOODS] + [o["name"] for o in OBJECTS], n)
@@ -163,10 +187,10 @@ def dates(r):
 
 
 def compute(r):
-    q, t, a = r.choices((arithmetic, comparison, dates), (6, 4, 1))[0](r)
+    q, t, a = r.choices((arithmetic, comparison, dates), (8, 4, 1))[0](r)
     msgs = turn(loosen(r, q), a)
     if r.random() < 0.5:
-        msgs[1]["content"] = a[a.index("So ") + 3:] if ". So " in a else a
+        msgs[1]["content"] = cap(a[a.index(". So ") + 5:]) if ". So " in a else a
         msgs[1]["reasoning"] = t
         return dict(messages=msgs, thinking=True, effort=r.choice((50, 75, 75, 75, 100)))
     return dict(messages=msgs)
@@ -200,7 +224,7 @@ def extract(r):
     k = r.random()
     f, s = record(r)
     keys = list(f)
-    if k < 0.5:
+    if k < 0.4:
         if r.random() < 0.4:
             keys = r.sample(keys, r.randint(1, len(keys)))
         q = pick(r, f"Extract {join(keys)} as JSON: {s}", f"Turn this into JSON with the keys {', '.join(keys)}: {s}", f"{s}\n\nWrite this as JSON with the keys {join(keys)}.", f"Text: {s}\nKeys: {', '.join(keys)}\nAnswer with JSON.")
@@ -208,6 +232,8 @@ def extract(r):
     if k < 0.65:
         types = {str: "string", int: "integer", bool: "boolean"}
         schema = dict(type="object", properties={x: dict(type=types[type(f[x])]) for x in keys}, required=keys)
+        if r.random() < 0.5:
+            schema["additionalProperties"] = False
         sysm = "\n\n## Response Format:\n\nYou MUST strictly adhere to the following schema to reply:\n" + json.dumps(schema)
         return dict(messages=[dict(role="system", content=sysm)] + turn(s, json.dumps(f, ensure_ascii=False)))
     if k < 0.75:
@@ -429,17 +455,53 @@ def generic_tools(r):
     return conv
 
 
+def needle(r):
+    """(kind, value) of a fact that nothing else tells"""
+    code = r.randint(100, 999) if r.random() < 0.5 else r.randint(10, 99999)
+    return r.choice((("secret number", str(code)), ("password", _word(r) + str(r.randint(10, 99))), ("name of the ship", cap(_word(r))), ("colour of the door", r.choice(COLOURS["colours"])["name"]), ("name of the town", cap(_word(r)))))
+
+
+def filler(r):
+    return r.choice((lambda: prose.scene(r), lambda: stories.story(r, short=True)[0], lambda: prose.about(r)[1]))()
+
+
 def recall(r):
     """A fact inside filler text, asked at the end."""
-    code = r.randint(100, 999)
-    what = r.choice((("secret number", str(code)), ("password", _word(r) + str(r.randint(10, 99))), ("name of the ship", cap(_word(r))), ("colour of the door", r.choice(COLOURS["colours"])["name"]), ("name of the town", cap(_word(r)))))
-    needle = f"The {what[0]} is {what[1]}."
-    parts = [r.choice((lambda: prose.scene(r), lambda: stories.story(r, short=True)[0], lambda: prose.about(r)[1]))() for _ in range(r.randint(1, 7))]
-    parts.insert(r.randint(0, len(parts)), needle)
+    what = needle(r)
+    fact = f"The {what[0]} is {what[1]}."
+    parts = [filler(r) for _ in range(r.randint(1, 7))]
+    parts.insert(r.randint(0, len(parts)), fact)
     q = pick(r, f"What is the {what[0]}?", f"Tell me the {what[0]}.", f"Which {what[0].split()[-1] if ' of ' not in what[0] else what[0]} was mentioned?")
     text = "\n\n".join(parts)
     u = f"{text}\n\n{q}" if r.random() < 0.6 else f"Read this text and answer the question.\n\n{text}\n\nQuestion: {q}"
-    return dict(messages=turn(u, pick(r, needle, needle, f"It is {what[1]}.")))
+    return dict(messages=turn(u, pick(r, fact, fact, f"It is {what[1]}.")))
+
+
+def long(r, limit):
+    """Recall over 1,000 to `limit` tokens: one to five facts in a long text, asked one after the other, the first together with the text;
+    or facts told at the beginning of a long talk."""
+    size = 4.2 * 0.93 * 1000 * (limit / 1000) ** r.random()         # characters, logarithm uniform
+    facts = list(dict([needle(r) for _ in range(r.choice((1, 2, 3, 4, 5)))]).items())
+    told = [f"The {k} is {v}." for k, v in facts]
+    asked = [(pick(r, f"What is the {k}?", f"What is the {k}?", f"Tell me the {k}."), pick(r, f"The {k} is {v}.", f"The {k} is {v}.", f"It is {v}.")) for k, v in facts]
+    r.shuffle(asked)
+    if r.random() < 0.25:
+        msgs = turn(" ".join(told), pick(r, "I will remember that.", "Good, I have noted it."))
+        while sum(len(m["content"]) for m in msgs) < size:
+            part = r.choice((chat.conversation, chat.conversation, reading, copying))(r)
+            if not part.get("tools") and not part.get("thinking") and all(m["role"] in ("user", "assistant") for m in part["messages"]):
+                msgs += part["messages"]
+    else:
+        parts = []
+        while sum(map(len, parts)) < size:
+            parts.append(filler(r))
+        for t in told:
+            parts.insert(r.randint(0, len(parts)), t)
+        q, a = asked.pop(0)
+        msgs = turn("\n\n".join(parts) + "\n\n" + q, a)
+    for q, a in asked:
+        msgs += turn(q, a)
+    return dict(messages=msgs)
 
 
 def reading(r):
@@ -491,7 +553,7 @@ def code(r):
     return dict(messages=turn(loosen(r, pick(r, f"Write {q} in Python.", f"Python: {q}", f"Show me {q} in Python.", f"How do I write {q} in Python?")), pick(r, f"```python\n{a}\n```", f"```python\n{a}\n```", f"Here it is:\n\n```python\n{a}\n```")))
 
 
-MIX = ((compute, 26), (extract, 14), (tools, 26), (recall, 8), (reading, 8), (copying, 7), (shell, 9), (code, 4))
+MIX = ((compute, 60), (extract, 20), (tools, 26), (recall, 8), (reading, 8), (copying, 7), (shell, 9), (code, 4))
 
 
 def conversation(r):
