@@ -1,11 +1,13 @@
 """The evaluation's checkers, on replies made by hand, and the committed prompts."""
 import collections
+import hashlib
 import json
 import os
 import sys
 
 import pytest
 
+DEMO = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), "models", "demo")
 EVAL = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "eval")
 sys.path.insert(0, EVAL)
 
@@ -54,6 +56,26 @@ def test_prompts_are_complete():
     assert sum(len(r["request"]["messages"][0]["content"]) > 8000 * 4 for r in rows if r["group"] == "bad input") == 2
     for r in rows:          # every check runs, and an empty reply is never right
         assert not checks.passed(r["check"], reply(""))
+
+
+def test_card_is_what_the_results_say():
+    import card
+    results = []
+    for name in ("demo", "mechanisms", "training"):
+        with open(os.path.join(EVAL, "results", name + ".json"), encoding="utf-8") as f:
+            results.append(json.load(f))
+    with open(os.path.join(DEMO, "README.md"), encoding="utf-8") as f:
+        text = f.read()
+    assert card.fill(text, *results) == text
+    with pytest.raises(ValueError):
+        card.fill("no blocks", *results)
+    results[0]["against"] = dict(natural=dict(tokens=9, nats=1.0, other_nats=1.0, perplexity_ratio=1.002))
+    assert "natural text 1.0020" in card.fill(text, *results)
+    weights = hashlib.sha256()
+    for name in ("model.safetensors", "tokenizer.json", "config.json"):
+        with open(os.path.join(DEMO, name), "rb") as f:
+            weights.update(f.read())
+    assert results[0]["weights_sha256"] == weights.hexdigest()
 
 
 def test_calibration():

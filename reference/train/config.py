@@ -20,6 +20,12 @@ SHAPE = dict(
     engram_pad_token_id=2, num_nextn_predict_layers=2, dspark_block_size=5, dspark_target_layer_ids=[5, 6, 7], dspark_markov_rank=32,
     dspark_n_routed_experts=4, dspark_num_experts_per_tok=2)
 
+# runs in seconds on a CPU, to try the programs
+TINY = dict(
+    SHAPE, hidden_size=64, num_attention_heads=2, head_dim=32, qk_rope_head_dim=16, q_lora_rank=32, o_lora_rank=32, index_n_heads=2,
+    index_topk=32, candidate_topk_blocks=16, n_routed_experts=4, moe_intermediate_size=32, engram_vocab_size=301)
+SHAPES = dict(demo=SHAPE, tiny=TINY)
+
 QUANT = dict(quant_method="fp8", activation_scheme="dynamic", weight_block_size=[32, 32], scale_fmt="ue8m0", expert_dtype="fp4")
 
 WHITE = "\t\n\x0b\x0c\r \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u2028\u2029\u202f\u205f\u3000"

@@ -1,9 +1,13 @@
-"""Writes a trained model in the released checkpoint layout, and reads one back to go on training."""
+"""Writes a trained model in the released checkpoint layout, or unquantised in BF16, and reads one back.
+
+    python export.py STATE.pt TOKENIZER.json OUT      the weights before quantisation, to measure what it costs
+"""
 
 import json
 import os
 import shutil
 import struct
+import sys
 
 import torch
 
@@ -11,11 +15,11 @@ import config
 import params
 import quant
 
-DTYPES = {torch.bfloat16: "BF16", torch.float32: "F32", torch.float8_e4m3fn: "F8_E4M3", torch.int8: "I8", torch.int64: "I64"}
+DTYPES = {torch.bfloat16: "BF16", torch.float32: "F32", quant.FP8: "F8_E4M3", torch.int8: "I8", torch.int64: "I64"}
 
 
-def tensors(cfg, masters, biases):
-    """name -> (type name, tensor) as in the checkpoint"""
+def tensors(cfg, masters, biases, plain=False):
+    """name -> (type name, tensor) as in the checkpoint; plain: BF16 instead of FP8 and MXFP4"""
     out = {}
     kinds = {n: k for n, (_, k, _) in params.spec(cfg).items()}
 
@@ -23,6 +27,8 @@ def tensors(cfg, masters, biases):
         out[name] = (kind or DTYPES[t.dtype], t.cpu().contiguous())
 
     def packed(name, w, pack):
+        if plain:
+            return put(name + ".weight", w.to(torch.bfloat16))
         q, s = pack(w)
         put(name + ".weight", q)
         put(name + ".scale", s, "F8_E8M0")
@@ -45,6 +51,8 @@ def tensors(cfg, masters, biases):
             packed(p + ".w3", m[half:], quant.pack_fp8_block)
         elif kind == "fp8":
             packed(name, m, quant.pack_fp8_block)
+        elif kind == "table" and plain:
+            put(name, m.to(torch.bfloat16))
         elif kind == "table":
             q, s = quant.pack_fp8_rows(m)
             put(name, q)
@@ -76,7 +84,7 @@ def write_safetensors(path, items):
 
 
 def read_safetensors(path):
-    types = {"BF16": torch.bfloat16, "F32": torch.float32, "F8_E4M3": torch.float8_e4m3fn, "I8": torch.int8, "F8_E8M0": torch.uint8, "I64": torch.int64}
+    types = {"BF16": torch.bfloat16, "F32": torch.float32, "F8_E4M3": quant.FP8, "I8": torch.int8, "F8_E8M0": torch.uint8, "I64": torch.int64}
     with open(path, "rb") as f:
         data = f.read()
     n, = struct.unpack_from("<Q", data)
@@ -88,10 +96,12 @@ def read_safetensors(path):
     return out
 
 
-def save(folder, tokenizer, shape, masters, biases):
+def save(folder, tokenizer, shape, masters, biases, plain=False):
     """A complete model folder but for the card. Returns the number of bytes of the weights."""
     os.makedirs(folder, exist_ok=True)
     root, text, _ = config.build(tokenizer, shape)
+    if plain:
+        del root["quantization_config"]
     with open(os.path.join(folder, "config.json"), "w", encoding="utf-8") as f:
         json.dump(root, f, indent=2, ensure_ascii=False)
         f.write("\n")
@@ -101,7 +111,7 @@ def save(folder, tokenizer, shape, masters, biases):
     if os.path.abspath(tokenizer) != os.path.abspath(os.path.join(folder, "tokenizer.json")):
         shutil.copyfile(tokenizer, os.path.join(folder, "tokenizer.json"))
     path = os.path.join(folder, "model.safetensors")
-    write_safetensors(path, tensors(text, masters, biases))
+    write_safetensors(path, tensors(text, masters, biases, plain))
     return os.path.getsize(path)
 
 
@@ -134,3 +144,13 @@ def load(folder, device):
     l = cfg["num_hidden_layers"]
     biases = [t[f"layers.{i}.ffn.gate.bias"] for i in range(l)] + [t[f"mtp.{i}.ffn.gate.bias"] for i in range(cfg["num_nextn_predict_layers"])]
     return masters, biases
+
+
+def main():
+    state, tokenizer, out = sys.argv[1:]
+    s = torch.load(state, map_location="cpu", weights_only=True)
+    save(out, tokenizer, config.SHAPES[s["shape"]], s["masters"], s["biases"], plain=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -177,7 +177,7 @@ def topk_mask(x, k):
         e = x.shape[-1]
         x = x.contiguous()
         out = torch.empty(x.shape, dtype=torch.int8, device=x.device)
-        _topk_mask[(x.numel() // e,)](x, out, k, E=e, BLOCK=triton.next_power_of_2(e))
+        _topk_mask[(x.numel() // e,)](x, out, k, E=e, BLOCK=triton.next_power_of_2(e), num_warps=min(16, max(4, e // 512)))
         return out.view(torch.bool)
     order = torch.sort(x, dim=-1, descending=True, stable=True)[1][..., :k]
     return torch.zeros_like(x, dtype=torch.bool).scatter_(-1, order, True) & (x > float("-inf"))

@@ -4,12 +4,18 @@ A packed row holds documents back to back, each starting at an even position; `s
 Nothing looks across a document's start, and rotary angles are relative, so a document computes what it would compute alone.
 Names and formulas follow the checkpoint: see the model specification's sections 3 and 6. Weights come in as bf16 (GPU) or f32
 (tests on the CPU); `cast` in params.py makes them from the f32 masters, fake-quantised when that phase is on. Cache records are
-fake-quantised always."""
+fake-quantised always.
+
+Serving prefills a prompt with windows cut short (CED, specification 5.2): the decoder layers run on the last window of tokens only, and
+their window attention sees nothing older, while the compressed entries, made of encoder outputs, are whole. Older tokens reach a decoder
+layer through its window alone, so the same happens here when a position's window in the decoder layers begins at a cut instead of
+its document's start: what stands before the cut computes as ever and is not seen from behind it. `cuts` draws them."""
 
 import math
 
 import torch
 import torch.nn.functional as F
+from torch.utils.checkpoint import checkpoint
 
 import quant
 from kernels import Combine, Dispatch, MixUpdate, Sinkhorn, grouped_linear, route_slots, topk_mask
@@ -37,6 +43,16 @@ def compiled(fn):
             _compiled[fn] = torch.compile(fn, fullgraph=True, dynamic=False)
         return _compiled[fn](x, *args)
     return call
+
+
+def cuts(start, period, every, generator=None):
+    """Where the decoder layers' windows begin, [B, S]: at the last cut or document start; cuts fall on every position with probability
+    1 / period, in the last of every `every` rows."""
+    b, s = start.shape
+    pos = torch.arange(s, device=start.device)
+    hit = torch.rand(b, s, device=start.device, generator=generator) * period < 1
+    hit &= (torch.arange(b, device=start.device)[:, None] + 1) % every == 0
+    return torch.where(hit, pos, start).cummax(1)[0]
 
 
 def norm(x, w, eps):
@@ -186,6 +202,18 @@ def _attend(q, kv, sink, start, window, ent, sel):
     return (pw @ k2).view(b, s, h, d) + (pc @ ent).view(b, s, h, d)
 
 
+def attend_rows(fn, q, kv, sink, start, window, ent, sel, whole=1024):
+    """fn; on rows longer than `whole` on as many at a time as keep the scores at the size of 64 rows of `whole` tokens, computed again in
+    the backward pass instead of kept."""
+    b, s = q.shape[:2]
+    n = max(1, 64 * whole * whole // (s * s))
+    if s <= whole:
+        return fn(q, kv, sink, start, window, ent, sel)
+    parts = [checkpoint(fn, q[i:i + n], kv[i:i + n], sink, start[i:i + n], window, ent[i:i + n], sel[i:i + n], use_reentrant=False, preserve_rng_state=False)
+             for i in range(0, b, n)]
+    return torch.cat(parts)
+
+
 def _attend_draft(q, ctx, own, ok, sink):
     """Draft blocks: q, own [N, R, h, D] / [N, R, D], ctx [N, W, D], ok [N, W] -> [N, R, h, D]"""
     n, r, h, d = q.shape
@@ -207,8 +235,9 @@ def _project(o, wo_a, wo_b, cos, sin, groups):
     return (u @ wo_b.T).view(b, s, -1)
 
 
-def _route(x, gate, bias, scale):
-    """Top 2 experts by biased score: ids [T, 2], weights [T, 2]"""
+def _route(x, gate, bias, scale, rows):
+    """Top 2 experts by biased score: ids [T, 2], weights [T, 2]; and the balance loss, sum over experts of load over fair share times
+    mean normalised score, mean of `rows` rows"""
     s = torch.sqrt(F.softplus(x.float() @ gate.float().T))
     b = s.detach() + bias
     e0 = b.argmax(-1, keepdim=True)
@@ -218,7 +247,9 @@ def _route(x, gate, bias, scale):
     hot0, hot1 = (ids == e0).float(), (ids == e1).float()
     w0, w1 = (s * hot0).sum(-1), (s * hot1).sum(-1)
     w = torch.stack([w0, w1], -1) / (w0 + w1 + 1e-20)[:, None] * scale
-    return e, w
+    load = (hot0 + hot1).view(rows, -1, s.shape[1]).mean(1) * (s.shape[1] / 2)
+    share = (s / (s.sum(-1, keepdim=True) + 1e-20)).view(rows, -1, s.shape[1]).mean(1)
+    return e, w, (load * share).sum(-1).mean()
 
 
 def _expert_act(gu, w, limit):
@@ -293,9 +324,11 @@ class Model:
         self.engrams = {l: Engram(cfg, tables, i, device) for i, l in enumerate(cfg.get("engram_layer_ids") or [])}
         self.eps, self.hc_eps = cfg["rms_norm_eps"], cfg["hc_eps"]
 
-    def _moe(self, w, p, x, top, bias, loads):
+    def _moe(self, w, p, x, bias, loads, rows=1, balance=None):
         limit = self.cfg["swiglu_limit"]
-        e, wt = route(x, w[p + "gate.weight"], bias, self.cfg["routed_scaling_factor"])
+        e, wt, even = route(x, w[p + "gate.weight"], bias, self.cfg["routed_scaling_factor"], rows)
+        if balance is not None:
+            balance.append(even)
         with torch.no_grad():
             src, inv, valid, ends, count = route_slots(e, w[p + "gate.weight"].shape[0])
         if loads is not None:
@@ -312,8 +345,9 @@ class Model:
         bm = Sinkhorn.apply(logits.contiguous(), self.cfg["hc_sinkhorn_iters"], self.hc_eps)
         return MixUpdate.apply(x, fn(xn), post, bm), pre
 
-    def forward(self, w, tokens, start, biases, index_rows=0, taps=None, loads=None, probe=None):
-        """tokens, start [B, S]. Returns normed hidden [B*S, d] before the head, and the index loss over the first index_rows rows.
+    def forward(self, w, tokens, start, biases, cut=None, index_rows=0, taps=None, loads=None, probe=None):
+        """tokens, start [B, S]; cut [B, S]: where the decoder layers' windows begin (see cuts), None: at `start`. Returns normed hidden
+        [B*S, d] before the head, the index loss over the first index_rows rows and the balance loss, sum of layers, mean of rows.
         taps: list that receives the mean streams of the draft target layers. loads: list that receives expert counts per layer.
         probe: dict that receives intermediate values by name."""
         cfg = self.cfg
@@ -329,11 +363,13 @@ class Model:
             e = torch.arange(s // r, device=x.device)
             vis[r] = (e[None] < (pos[:, None] + 1) // r)[None] & (e * r >= start[:, :, None])
         ent = sel = ik = pool = None
+        decoder, balance = cfg["kv_source_layer_ids"][-1], []
         iloss = x.new_zeros((), dtype=torch.float32)
         ratios = cfg["compress_ratios"]
         for l in range(self.layers):
             p, r = f"layers.{l}.", ratios[l]
             cos, sin = (t[:s] for t in self.rope[r > 0])
+            begin = start if cut is None or l < decoder else cut
             if l in self.engrams:
                 with torch.no_grad():
                     ids = self.engrams[l].rows(tokens, start)
@@ -349,7 +385,7 @@ class Model:
                                 cos, sin, cfg["num_attention_heads"], self.eps)
                 sink = w[q_ + "attn_sink"]
                 if r == 0:
-                    o = attend_window(q, kv, sink, start, win)
+                    o = attend_window(q, kv, sink, begin, win)
                 else:
                     ce, se = cos[::r].contiguous(), sin[::r].contiguous()
                     if l in cfg["kv_source_layer_ids"]:
@@ -362,7 +398,7 @@ class Model:
                             iq, g = index_query(qr, xn, *args)
                             score = index_score(iq, g, ik).masked_fill(~vis[r], float("-inf"))
                             if l == cfg["candidate_source_layer_id"]:
-                                pool = self._pool(score, vis[r])
+                                pool = self._pool(score, start, r)
                             elif pool is not None:
                                 score = score.masked_fill(~pool, float("-inf"))
                             sel = topk_mask(score, cfg["index_topk"])
@@ -371,30 +407,30 @@ class Model:
                             sub = index_score(iq, g, ik[:index_rows])
                             iloss = iloss + index_loss(sub, q[:index_rows].detach(), ent[:index_rows].detach(), vis[r][:index_rows],
                                                        q.shape[-1] ** -0.5)
-                    o = attend(q, kv, sink, start, win, ent, sel)
+                    o = attend_rows(attend, q, kv, sink, begin, win, ent, sel)
                 if probe is not None:
                     probe[p + "sel"] = sel
                 return project(o, w[q_ + "wo_a"], w[q_ + "wo_b"], cos, sin, cfg["o_groups"]).flatten(0, 1)
 
             x, a = self._step(w, p, "attn", x, a, attention)
-            x, a = self._step(w, p, "ffn", x, a, lambda xn: self._moe(w, p + "ffn.", xn, 2, biases[l], loads))
+            x, a = self._step(w, p, "ffn", x, a, lambda xn: self._moe(w, p + "ffn.", xn, biases[l], loads, b, balance))
             if probe is not None:
                 probe[p + "x"] = x
         h, _ = collapse(x, a, w["norm.weight"], self.eps)
-        return h, iloss
+        return h, iloss, torch.stack(balance).sum()
 
-    def _pool(self, score, vis):
+    def _pool(self, score, start, r):
         """Entries in the kept candidate blocks."""
         cfg = self.cfg
         bs = cfg["candidate_block_size"]
         blk = score.unflatten(-1, (-1, bs)).amax(-1)
-        last = (vis.long() * torch.arange(1, vis.shape[-1] + 1, device=vis.device)).amax(-1) - 1
-        at = torch.arange(blk.shape[-1], device=vis.device)
-        blk = torch.where((last[..., None] >= 0) & (at == last[..., None] // bs), float("inf"), blk)
+        last = (torch.arange(start.shape[1], device=start.device) + 1) // r - 1
+        at = torch.arange(blk.shape[-1], device=start.device)
+        blk = torch.where((last * r >= start)[..., None] & (at == last[:, None] // bs), float("inf"), blk)
         return topk_mask(blk, cfg["candidate_topk_blocks"]).repeat_interleave(bs, -1)
 
     def draft(self, w, mx, tokens, start, anchor, biases, loads=None):
-        """Draft blocks at anchors. mx [B, S, d] context features; anchor [B, A] = position p of the last processed token (p + 6 < S).
+        """Draft blocks at anchors. mx [B, S, d] context features; start: where the windows begin, as the decoder layers had it; anchor [B, A] = position p of the last processed token (p + 6 < S).
         Returns x before the norm, normed x [B*A*R, d] and the block's token inputs [B, A, R]."""
         cfg = self.cfg
         b, s = tokens.shape
@@ -424,7 +460,7 @@ class Model:
 
             x, a = self._step(w, p, "attn", x, a, attention)
             x, a = self._step(w, p, "ffn", x, a,
-                              lambda xn: self._moe(w, p + "ffn.", xn, 2, biases[self.layers + m], loads))
+                              lambda xn: self._moe(w, p + "ffn.", xn, biases[self.layers + m], loads))
         last = f"mtp.{cfg['num_nextn_predict_layers'] - 1}."
         h, xs = collapse(x, a, w[last + "norm.weight"], self.eps)
         return xs, h, ids

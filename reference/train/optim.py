@@ -29,6 +29,12 @@ class Optimizer:
         self.v = {n: torch.zeros_like(masters[n]) for n in self.adam_names}
         self.t = torch.zeros((), device=next(iter(masters.values())).device)
 
+    def state(self):
+        return dict(m=self.m, v=self.v, t=self.t)
+
+    def load(self, state):
+        self.m, self.v, self.t = state["m"], state["v"], state["t"]
+
     def step(self, grads, lr, clip=1.0):
         """grads: name -> tensor; lr: 0-dim tensor. Returns the gradient norm before clipping (tensor)."""
         names = list(self.masters)

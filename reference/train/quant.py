@@ -5,6 +5,7 @@ import torch
 
 E4M3_MAX = 448.0
 FLT_MIN_EXP = 2.0 ** -126
+FP8 = getattr(torch, "float8_e4m3fn", None)     # an old PyTorch has none: it can compute, not export
 
 
 def pow2_ceil(x):
@@ -22,7 +23,11 @@ def round_e2m1(x):
 
 
 def round_e4m3(x):
-    return x.clamp(-E4M3_MAX, E4M3_MAX).to(torch.float8_e4m3fn).to(torch.float32)
+    x = x.clamp(-E4M3_MAX, E4M3_MAX)
+    if FP8:
+        return x.to(FP8).to(torch.float32)
+    step = (x.abs().contiguous().view(torch.int32) & 0x7F800000).view(torch.float32).clamp(min=2.0 ** -6) / 8
+    return torch.round(x / step) * step
 
 
 def _groups(x, g):
@@ -79,7 +84,7 @@ def pack_fp8_block(w):
     """(E4M3 weight [o, i], E8M0 scale [o/32, i/32] as bytes)"""
     b = _blocks(w)
     s = fp8_block_scale(b)
-    q = (b / s).clamp(-E4M3_MAX, E4M3_MAX).flatten(-2).flatten(-3, -2).to(torch.float8_e4m3fn)
+    q = (b / s).clamp(-E4M3_MAX, E4M3_MAX).flatten(-2).flatten(-3, -2).to(FP8)
     return q, e8m0(s[..., 0, :, 0])
 
 
@@ -87,7 +92,7 @@ def pack_fp8_rows(w):
     """Engram rows: (E4M3 [rows, width], E8M0 [rows, width/32])"""
     v = _groups(w, 32)
     s = pow2_ceil(v.abs().amax(-1, keepdim=True).clamp(min=1e-4) * (1.0 / 448.0))
-    return (v / s).clamp(-E4M3_MAX, E4M3_MAX).flatten(-2).to(torch.float8_e4m3fn), e8m0(s[..., 0])
+    return (v / s).clamp(-E4M3_MAX, E4M3_MAX).flatten(-2).to(FP8), e8m0(s[..., 0])
 
 
 def pack_mxfp4(w):

@@ -1,14 +1,52 @@
 #!/bin/sh
-# Trains the demonstration model on one H200-class GPU: two runs of at most ten minutes, then their blend.
-#   reference/train/run.sh OUT_DIR        (PYTHON names the interpreter)
-set -e
+# Trains, exports and evaluates the demonstration model on one H200-class GPU, with the dense yardstick: OUT/demo is the model with its card.
+#
+#   reference/train/run.sh OUT [STEP...]     all steps that OUT/done does not name yet, or the named ones
+#
+# Each step takes under ten minutes; one that was broken off is run again from its beginning. PYTHON: an interpreter with ../requirements.txt;
+# PROGRAM: deepserve, for the evaluation (build/deepserve); NATURAL: folder with more natural text; TINY=1: a tiny shape and few steps, for a CPU.
+set -eu
 here=$(cd "$(dirname "$0")" && pwd)
-out=${1:?output folder}
+out=${1:?usage: run.sh OUT [STEP...]}
+shift
 python=${PYTHON:-python3}
-tok=$here/../../models/demo/tokenizer.json
-$python "$here/test_kernels.py"
-$python "$here/train.py" --tokenizer "$tok" --out "$out/first" --steps 3009 --draft-steps 345 --tune-from 2000 --qat-from 0.8 --compare
-$python "$here/train.py" --tokenizer "$tok" --resume "$out/first" --out "$out/second" --steps 2649 --draft-steps 923 --stages more,tune --tune-from 1900 \
-    --qat-from 0 --lr 4e-3 --warm 60 --decay-from 0.3 --anchors 40 --seed 2 --compare
-$python "$here/blend.py" "$out/first" "$out/second" 0.8 "$out/demo"
-$python "$here/check.py" "$out/demo"
+program=${PROGRAM:-$here/../../build/deepserve}
+flags="${TINY:+--tiny} ${NATURAL:+--natural $NATURAL}"
+eval=$here/../eval
+mkdir -p "$out/done" "$out/results"
+
+step() {
+    case $1 in
+    kernels) $python "$here/test_kernels.py" ;;
+    tokenizer) $python "$here/../data/tokenizer.py" "$out/tokenizer.json" ;;
+    first | second | long | longer | draft) $python "$here/train.py" "$1" "$out" $flags ;;
+    dense) $python "$here/dense.py" "$out" $flags ;;
+    model)
+        mkdir -p "$out/demo"
+        cp "$out"/draft/*.json "$out/draft/model.safetensors" "$here/../data/NOTICE" "$out/demo"
+        $python "$here/export.py" "$out/state.pt" "$out/tokenizer.json" "$out/plain"
+        $python "$here/figures.py" "$out" > "$out/results/training.json" ;;
+    check) $python "$here/check.py" "$out/demo" ;;
+    evaluate)
+        if [ ! -x "$program" ]; then
+            echo "run.sh: no program $program: build it (make), or name it by PROGRAM, and run this command again" >&2
+            exit 1
+        fi
+        $python "$eval/run.py" --model "$out/demo" --program "$program" --against "$out/plain" --json "$out/results/demo.json" \
+            --cache "$out/cache" --workers "$(nproc)" ${TINY:+--every 40} ;;
+    mechanisms) $python "$eval/mechanisms.py" --model "$out/demo" --program "$program" --json "$out/results/mechanisms.json" --cache "$out/cache" ${TINY:+--texts 1 --tokens 160} ;;
+    card)
+        cp "$here/../../models/demo/README.md" "$out/demo/README.md"
+        $python "$eval/card.py" "$out/demo/README.md" "$out/results" ;;
+    *) echo "run.sh: no step $1" >&2; exit 2 ;;
+    esac
+}
+
+[ $# -gt 0 ] || set -- kernels tokenizer first second long longer draft dense model check evaluate mechanisms card
+for name; do
+    [ ! -e "$out/done/$name" ] || continue
+    echo "== $name"
+    begun=$(date +%s)
+    step "$name"
+    echo "$(($(date +%s) - begun)) s" | tee "$out/done/$name"
+done

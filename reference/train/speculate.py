@@ -41,7 +41,7 @@ def losses(h, x, head, mk_e, mk_h, conf_w, target_h, prev, target, weight):
 
 
 def block_loss(model, w, tokens, start, biases, h, taps, anchor, ok, loads=None):
-    """h: the backbone's normed hidden states [B*S, d] (no gradient). anchor [B, A], ok [B, A, R]: rows that count."""
+    """h: the backbone's normed hidden states [B*S, d] (no gradient); start: where windows begin. anchor [B, A], ok [B, A, R]: rows that count."""
     cfg = model.cfg
     b, s = tokens.shape
     rows = cfg["dspark_block_size"]

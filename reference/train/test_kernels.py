@@ -59,6 +59,8 @@ def main():
             close(f"{dev} mix gradient {n}", a.grad, c.grad, 1e-5)
         for k in (1, 64, 128):
             assert torch.equal(topk_mask(sc.to(dev), k).cpu(), topk_mask(sc, k)), (dev, k)
+        for wide in (torch.randn(9, 2048), torch.randn(9, 8192).round(decimals=1)):       # entries of long rows
+            assert torch.equal(topk_mask(wide.to(dev), 128).cpu(), topk_mask(wide, 128)), (dev, wide.shape)
         # experts: dispatch, grouped product, combine against a loop
         t, d, e, o = 640, 64, 16, 96
         xx, w, wt = torch.randn(t, d, device=dev), torch.randn(e, o, d, device=dev) * 0.1, torch.rand(t, 2, device=dev)
