@@ -1,0 +1,40 @@
+"""What README.md and docs/server.md tell a newcomer to type works on the demonstration model."""
+import importlib.util
+import re
+import subprocess
+import sys
+
+import pytest
+
+from server_lib import PATIENCE, Server
+
+
+@pytest.fixture(scope="module")
+def server(program, root):
+    with Server(program, root / "models/demo") as s:
+        yield s
+
+
+def blocks(root, kind):
+    for name in ("README.md", "docs/server.md"):
+        for text in re.findall(rf"^```{kind}\n(.*?)^```$", (root / name).read_text(encoding="utf-8"), re.M | re.S):
+            if "127.0.0.1:8000" in text:
+                yield text
+
+
+def test_curl(server, root):
+    found = [line for text in blocks(root, "sh") for line in text.splitlines() if line.startswith("curl ")]
+    assert len(found) == 2
+    for line in found:
+        done = subprocess.run(line.replace("http://127.0.0.1:8000", server.url), shell=True, capture_output=True, text=True, timeout=2 * PATIENCE)
+        assert done.returncode == 0 and done.stdout.endswith("data: [DONE]\n\n"), done
+
+
+def test_python(server, root):
+    found = list(blocks(root, "python"))
+    assert len(found) == 3
+    for text in found:
+        if not importlib.util.find_spec(text.split()[1]):
+            pytest.skip(f"{text.split()[1]} isn't installed")
+        done = subprocess.run([sys.executable, "-c", text.replace("http://127.0.0.1:8000", server.url)], capture_output=True, text=True, timeout=2 * PATIENCE)
+        assert done.returncode == 0 and done.stdout.strip(), done
