@@ -1,4 +1,5 @@
 """The training forward: against the reference, in exact and in CED form, and its long rows and losses."""
+import math
 import os
 import sys
 
@@ -114,3 +115,25 @@ def test_plan_goes_on_where_the_phase_before_ended():
     for name, p in plan.PHASES.items():
         assert plan.before(name)[0] == at
         at += plan.tokens(p)
+
+
+def test_dense_yardstick():
+    import dense
+    cfg = config.build(TOKENIZER)[1]
+    ours, spec = dense.active(cfg), dense.dense_spec(cfg)
+    theirs = sum(math.prod(shape) for n, (shape, _) in spec.items() if n != "embed.weight")
+    assert ours <= theirs < 1.01 * ours and 13e6 < ours < 15e6
+    if not hasattr(torch.nn.functional, "scaled_dot_product_attention"):
+        return
+    cfg = config.build(TOKENIZER, config.TINY)[1]
+    g = torch.Generator().manual_seed(1)
+    w = {n: torch.ones(s) if std is None else torch.randn(s, generator=g) * std for n, (s, std) in dense.dense_spec(cfg).items()}
+    m, t, start = dense.Dense(cfg, 64, "cpu"), ids(6, 1, 64), torch.zeros(1, 64, dtype=torch.long)
+    start[:, 32:] = 32
+    other = t.clone()
+    other[:, :32] = 5
+    a, b = m.forward(w, t, start), m.forward(w, other, start)
+    assert (a[32:] - b[32:]).abs().max() < 1e-5 and (a[:32] - b[:32]).abs().max() > 1e-2         # documents do not see one another
+    other = t.clone()
+    other[:, 20:] = 5
+    assert (m.forward(w, other, start)[:20] - a[:20]).abs().max() < 1e-5                        # nor the future
