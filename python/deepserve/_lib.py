@@ -229,7 +229,11 @@ lib = load()
 
 
 def bytes_of(value):
-    return value.encode() if isinstance(value, str) else bytes(value)
+    if isinstance(value, str):
+        return value.encode()
+    if not isinstance(value, (bytes, bytearray, memoryview)):
+        raise TypeError(f"expected text or bytes, not {type(value).__name__}")  # bytes(5) would be five zeros
+    return bytes(value)
 
 
 def decoded(data):

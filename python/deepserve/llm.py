@@ -1,6 +1,7 @@
 """Generation in this process: LLM(model).generate(prompts, SamplingParams(...)), in the shape that users of vLLM know (ds/llm.h, ds/engine.h)."""
 import ctypes as C
 import dataclasses
+import numbers
 import os
 import pathlib
 import threading
@@ -72,9 +73,28 @@ class RequestOutput:
 
 def _u(value, name, bits):
     """ctypes would take the low bits of any number."""
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << bits:
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or not 0 <= value < 1 << bits:
         raise Error(-2, f"{name}: expected a whole number from 0 to {(1 << bits) - 1}, got {value!r}")
-    return value
+    return int(value)
+
+
+def _real(value, name):
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise Error(-2, f"{name}: expected a number, got {value!r}")
+    return float(value)
+
+
+def _whole(value, name):
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+        raise Error(-2, f"{name}: expected a whole number, got {value!r}")
+    return int(value)
+
+
+def _stops(value):
+    stops = [value] if isinstance(value, (str, bytes)) else value or []
+    if not isinstance(stops, (list, tuple)) or not all(isinstance(s, (str, bytes)) for s in stops):
+        raise Error(-2, f"stop: expected a text or a list of texts, got {value!r}")
+    return [s if isinstance(s, str) else decoded(s) for s in stops]
 
 
 def _drafts(word):
@@ -96,7 +116,7 @@ class _Job:
         n = _u(params.n, "n", 16)
         self.params, self.id, self.failed = params, None, None
         self.output = RequestOutput(str(index), prompt, ids, [CompletionOutput(k) for k in range(n)])
-        self.stops = [params.stop] if isinstance(params.stop, str) else list(params.stop or [])
+        self.stops = _stops(params.stop)
         self.decoders, self.pieces = [llm.tokenizer.decoder() for _ in range(n)], [[] for _ in range(n)]
         for o in self.output.outputs if params.logprobs is not None else []:
             o.cumulative_logprob, o.logprobs = 0.0, []
@@ -104,18 +124,21 @@ class _Job:
 
     def _request(self, llm, ids, params, n):
         for at, id in enumerate(ids):
-            if isinstance(id, bool) or not isinstance(id, int) or not 0 <= id < llm.vocab_size:
+            if isinstance(id, bool) or not isinstance(id, numbers.Integral) or not 0 <= id < llm.vocab_size:
                 raise Error(-2, f"token id {id!r} at position {at} is outside the vocabulary, 0..{llm.vocab_size - 1}")
         end = ([] if params.ignore_eos else llm.stop_ids) + [_u(x, "stop_token_ids", 31) for x in params.stop_token_ids or []]
         texts = [bytes_of(s) for s in self.stops]
-        bias = [E.Bias(_u(id, "logit_bias", 32), b) for id, b in (params.logit_bias or {}).items()]
-        seed = int.from_bytes(os.urandom(8), "little") if params.seed is None else params.seed & (1 << 64) - 1
+        if not isinstance(params.logit_bias or {}, dict):
+            raise Error(-2, f"logit_bias: expected a dict of ids and numbers, got {params.logit_bias!r}")
+        bias = [E.Bias(_u(id, "logit_bias", 32), _real(b, "logit_bias")) for id, b in (params.logit_bias or {}).items()]
+        seed = int.from_bytes(os.urandom(8), "little") if params.seed is None else _whole(params.seed, "seed") & (1 << 64) - 1
         q = E.EngineRequest(n_prompt=len(ids), n=n, n_bias=len(bias), n_stop_ids=len(end), n_stop=len(texts))
         q.max_tokens = llm.max_model_len if params.max_tokens is None else _u(params.max_tokens, "max_tokens", 32)
         q.min_tokens = _u(params.min_tokens, "min_tokens", 32)
-        q.sampling = E.Sampling(params.temperature, params.top_p, params.min_p, 0 if params.top_k == -1 else _u(params.top_k, "top_k", 32),
-                                params.repetition_penalty, params.presence_penalty, params.frequency_penalty, seed, SEED_STEP)
-        q.prompt, q.stop_ids = (C.c_int32 * len(ids))(*ids), (C.c_int32 * len(end))(*end)
+        top_k = 0 if params.top_k == -1 else _u(params.top_k, "top_k", 32)
+        q.sampling = E.Sampling(*(_real(getattr(params, name), name) for name in ("temperature", "top_p", "min_p")), top_k,
+                                *(_real(getattr(params, name), name) for name in ("repetition_penalty", "presence_penalty", "frequency_penalty")), seed, SEED_STEP)
+        q.prompt, q.stop_ids = (C.c_int32 * len(ids))(*map(int, ids)), (C.c_int32 * len(end))(*end)
         q.bias, q.stop, q.stop_bytes = (E.Bias * len(bias))(*bias), (C.c_char_p * len(texts))(*texts), (C.c_size_t * len(texts))(*map(len, texts))
         q.logprobs, q.n_top = params.logprobs is not None, _u(params.logprobs or 0, "logprobs", 32)
         if n == 0:
@@ -210,7 +233,9 @@ class LLM:
         if (prompts is None) == (prompt_token_ids is None):
             raise TypeError("generate takes either prompts or prompt_token_ids")
         given = prompts if prompt_token_ids is None else prompt_token_ids
-        if isinstance(given, (str, dict)) or (given and all(isinstance(x, int) for x in given)):
+        if not isinstance(given, (str, dict, list, tuple)):
+            raise TypeError(f"prompts: expected a prompt or a list of them, not {type(given).__name__}")
+        if isinstance(given, (str, dict)) or (given and all(isinstance(x, numbers.Integral) for x in given)):
             given = [given]
         return self._run([lambda x=x: self._prompt(x) for x in given], sampling_params, use_tqdm)
 
@@ -233,6 +258,9 @@ class LLM:
                 raise ValueError(f"{len(params)} sampling_params for {len(prompts)} prompts")
         else:
             params = [params or SamplingParams()] * len(prompts)
+        for how in params:
+            if not isinstance(how, SamplingParams):
+                raise TypeError(f"sampling_params: expected SamplingParams, not {type(how).__name__}")
         bar = None
         if use_tqdm:
             from tqdm import tqdm

@@ -107,6 +107,8 @@ def test_chat(ds, llm, deepserve, tmp_path):
 @pytest.mark.parametrize("params, says", [
     (dict(temperature=-1), "temperature"), (dict(top_p=0), "top_p"), (dict(n=0), "n:"), (dict(n=999), "n: 999"), (dict(max_tokens=0), "max_tokens"),
     (dict(max_tokens=-3), "max_tokens"), (dict(min_tokens=17), "min_tokens: 17"), (dict(min_tokens=-1), "min_tokens"), (dict(stop_token_ids=[99999]), "99999"),
+    (dict(temperature="1"), "temperature: expected a number"), (dict(top_p=None), "top_p"), (dict(presence_penalty=float("nan")), "presence"), (dict(seed="x"), "seed"),
+    (dict(stop=[5]), "stop: expected"), (dict(stop=5), "stop: expected"), (dict(logit_bias=[1]), "logit_bias: expected a dict"), (dict(logit_bias={5: "x"}), "logit_bias"),
     (dict(logprobs=21), "top"), (dict(stop=[""]), "stop"), (dict(stop_token_ids=list(range(30))), "stop"),
     (dict(repetition_penalty=0), "repetition"), (dict(logit_bias={1 << 31: 1.0}), "bias")])
 def test_refusals(ds, llm, params, says):
@@ -115,13 +117,21 @@ def test_refusals(ds, llm, params, says):
     assert says in str(e.value) and e.value.code == "arg" and "prompts[0]" in str(e.value)
 
 
+def test_numbers_of_numpy(ds, llm):
+    np = pytest.importorskip("numpy")
+    ids, how = [0, 5, 9], dict(max_tokens=4, temperature=0.5, seed=3, logit_bias={7: 0.5})
+    as_numpy = {k: {np.int64(7): np.float32(0.5)} if k == "logit_bias" else (np.int64 if isinstance(v, int) else np.float32)(v) for k, v in how.items()}
+    plain = llm.generate(prompt_token_ids=ids, sampling_params=ds.SamplingParams(**how))[0].outputs[0].token_ids
+    assert llm.generate(prompt_token_ids=list(np.array(ids)), sampling_params=ds.SamplingParams(**as_numpy))[0].outputs[0].token_ids == plain
+
+
 def test_other_refusals(ds, llm, tmp_path):
     for ids in ([99999], [-1], [1.5, 2]):
         with pytest.raises(ds.Error, match=r"prompts\[1\].*vocabulary"):
             llm.generate([[0, 5], ids])
     with pytest.raises(ds.Error):
         llm.generate([0] * (llm.max_model_len + 1))
-    for call in (dict(), dict(prompts="a", prompt_token_ids=[1]), dict(prompts=[5.5])):
+    for call in (dict(), dict(prompts="a", prompt_token_ids=[1]), dict(prompts=[5.5]), dict(prompts=5), dict(prompts="a", sampling_params=5)):
         with pytest.raises(TypeError):
             llm.generate(**call)
     with pytest.raises(ValueError):
