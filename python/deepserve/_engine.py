@@ -5,7 +5,7 @@ import functools
 import os
 import pathlib
 
-from ._lib import Err, p, size, text, u32, u64
+from ._lib import CPicture, Err, ImageRule, p, size, text, u8, u32, u64
 
 NAME = "libdeepserve.so"
 i32 = C.c_int32
@@ -27,6 +27,10 @@ class Sampling(C.Structure):
 
 class Bias(C.Structure):
     _fields_ = [("id", u32), ("bias", C.c_float)]
+
+
+class EngineImage(C.Structure):
+    _fields_ = [("pos", u32), ("n", u32), ("embedding", p), ("digest", u8 * 32)]
 
 
 class EngineRequest(C.Structure):
@@ -63,7 +67,7 @@ class Event(C.Structure):
 
 
 # As ds_llm_abi lists them.
-STRUCTS = [Err, LlmOpts, Sampling, Bias, EngineRequest, Event]
+STRUCTS = [Err, LlmOpts, Sampling, Bias, EngineRequest, Event, EngineImage, ImageRule, CPicture]
 
 _err = C.POINTER(Err)
 FUNCTIONS = {
@@ -75,6 +79,9 @@ FUNCTIONS = {
     "ds_llm_context": (u32, [p]),
     "ds_llm_vocab": (u32, [p]),
     "ds_llm_bos": (i32, [p]),
+    "ds_llm_pictures": (C.c_bool, [p, C.POINTER(ImageRule), C.POINTER(u32)]),
+    "ds_llm_embed": (C.c_int, [p, C.POINTER(CPicture), p, _err]),
+    "ds_llm_hidden": (u32, [p]),
     "ds_engine_add": (C.c_int, [p, C.POINTER(EngineRequest), C.POINTER(u64), _err]),
     "ds_engine_cancel": (None, [p, u64]),
     "ds_engine_poll": (size, [p, C.POINTER(Event), size]),

@@ -8,9 +8,9 @@ import threading
 from typing import Dict, List, Optional, Sequence, Union
 
 from . import _engine as E
-from ._lib import Err, bytes_of, check, decoded
+from ._lib import Err, ImageRule, bytes_of, check, decoded
 from .errors import Error
-from .request import render
+from .request import Options, Request
 from .tokenizer import Tokenizer
 
 SEED_STEP = 0x9E3779B97F4A7C15  # seeds of a request's samples lie far apart, as in `deepserve generate`
@@ -112,9 +112,9 @@ def _choice(table, value, name):
 class _Job:
     """One prompt on its way."""
 
-    def __init__(self, llm, index, prompt, ids, params):
+    def __init__(self, llm, index, prompt, ids, images, params):
         n = _u(params.n, "n", 16)
-        self.params, self.id, self.failed = params, None, None
+        self.params, self.id, self.failed, self.images = params, None, None, images
         self.output = RequestOutput(str(index), prompt, ids, [CompletionOutput(k) for k in range(n)])
         self.stops = _stops(params.stop)
         self.decoders, self.pieces = [llm.tokenizer.decoder() for _ in range(n)], [[] for _ in range(n)]
@@ -141,6 +141,8 @@ class _Job:
         q.prompt, q.stop_ids = (C.c_int32 * len(ids))(*map(int, ids)), (C.c_int32 * len(end))(*end)
         q.bias, q.stop, q.stop_bytes = (E.Bias * len(bias))(*bias), (C.c_char_p * len(texts))(*texts), (C.c_size_t * len(texts))(*map(len, texts))
         q.logprobs, q.n_top = params.logprobs is not None, _u(params.logprobs or 0, "logprobs", 32)
+        if self.images:
+            q.images, q.n_images = C.cast(self.images[0], C.c_void_p), len(self.images[0])
         if n == 0:
             raise Error(-2, "n: expected at least 1, got 0")
         return q
@@ -178,6 +180,7 @@ class LLM:
 
     def __init__(self, model, *, mode="ced", dtype="float32", kernels=None, threads=None, max_model_len=None, max_num_seqs=16, speculate="auto"):
         self._as_parameter_, self._lock, self._next = None, threading.Lock(), 0
+        self._lent = {}  # embeddings that the engine may still read, by request
         self._c = E.load()
         o = E.LlmOpts(None if kernels is None else bytes_of(kernels), _choice(MODES, mode, "mode"), _choice(DTYPES, dtype, "dtype"), _u(threads or 0, "threads", 31),
                       _u(max_model_len or 0, "max_model_len", 31), _u(max_num_seqs, "max_num_seqs", 31), _drafts(speculate))
@@ -216,15 +219,15 @@ class LLM:
         return decoded(self.tokenizer.bytes(id))
 
     def _prompt(self, prompt):
-        """A prompt as (text or None, ids): str, ids, {"prompt": str} or {"prompt_token_ids": ids}. Raw text gets the model's first id in front."""
+        """A prompt as (text or None, ids, images): str, ids, {"prompt": str} or {"prompt_token_ids": ids}. Raw text gets the model's first id in front."""
         if isinstance(prompt, dict):
             if ("prompt" in prompt) == ("prompt_token_ids" in prompt):
                 raise TypeError("a prompt as a dict has either prompt or prompt_token_ids")
             prompt = prompt["prompt"] if "prompt" in prompt else list(prompt["prompt_token_ids"])
         if isinstance(prompt, str):
-            return prompt, [self._bos, *self.tokenizer.encode(prompt)]
+            return prompt, [self._bos, *self.tokenizer.encode(prompt)], None
         if isinstance(prompt, (list, tuple)):
-            return None, list(prompt)
+            return None, list(prompt), None
         raise TypeError(f"a prompt is a str, a list of token ids or a dict, not {type(prompt).__name__}")
 
     def generate(self, prompts=None, sampling_params=None, *, prompt_token_ids=None, use_tqdm=False):
@@ -241,16 +244,33 @@ class LLM:
 
     def chat(self, messages, sampling_params=None, *, use_tqdm=False, **body):
         """Answers to conversations: one list of messages of the Chat Completions API, or a list of such lists. body: other fields of the request, such as tools
-        or reasoning_effort. The text is the model's own; deepserve.parse() takes it apart."""
+        or reasoning_effort. Pictures are data: URLs or public addresses. The text is the model's own; deepserve.parse() takes it apart."""
         def prompt(one):
-            made = render({"model": "local", **body, "messages": one}, tokenizer=self.tokenizer)
-            if made["images"]:
-                raise Error(-3, "messages: images are not taken here")
-            return made["prompt"], made["ids"]
+            options = Options()
+            options.fit(self.tokenizer)
+            request = Request({"model": "local", **body, "messages": one}, "chat", options)
+            made = request.render(self.tokenizer)
+            return made["prompt"], *(self._embedded(request, made["images"], made["ids"]) if made["images"] else (made["ids"], None))
 
         if messages and isinstance(messages[0], dict):
             messages = [messages]
         return self._run([lambda x=x: prompt(x) for x in messages], sampling_params, use_tqdm)
+
+    def _embedded(self, request, n, ids):
+        """The ids with room for the request's pictures, and the pictures for the engine with what keeps them alive."""
+        rule, token, hidden, err = ImageRule(), C.c_uint32(), self._c.ds_llm_hidden(self), Err()
+        if not self._c.ds_llm_pictures(self, rule, token):
+            raise Error(-3, "messages: this model takes no images")
+        pictures = request.images(n, rule={name: getattr(rule, name) for name, _ in ImageRule._fields_})
+        ids, images, floats, at = request.expand_images(ids, token.value), (E.EngineImage * n)(), [], 0
+        for picture, image in zip(pictures, images):
+            at = ids.index(token.value, at)
+            floats.append((C.c_float * (picture.layout.tokens * hidden))())
+            check(self._c.ds_llm_embed(self, picture._c, floats[-1], err), err)
+            image.pos, image.n, image.embedding = at, picture.layout.tokens, C.addressof(floats[-1])
+            image.digest[:] = picture.digest
+            at += image.n
+        return ids, (images, floats)
 
     def _run(self, prompts, params, use_tqdm):
         if isinstance(params, (list, tuple)):
@@ -302,9 +322,9 @@ class LLM:
 
     def _make(self, at, n, prompt, params):
         try:
-            text, ids = prompt()
+            text, ids, images = prompt()
             self._next += 1
-            return _Job(self, self._next - 1, text, ids, params)
+            return _Job(self, self._next - 1, text, ids, images, params)
         except Error as e:
             if n > 1:
                 e.args = (f"prompts[{at}]: {e}",)
@@ -318,6 +338,8 @@ class LLM:
         if rc:
             raise Error(rc, (f"prompts[{at}]: " if n > 1 else "") + decoded(err.msg))
         job.id, job.request = id.value, None
+        if job.images:
+            self._lent[job.id] = job.images
         return True
 
     def _take(self, running, events, bar):
@@ -327,6 +349,8 @@ class LLM:
         failed = None
         for e in events[:self._c.ds_engine_poll(self._engine, events, len(events))]:
             job = running.get(e.request)
+            if e.kind == E.END and e.end.last:
+                self._lent.pop(e.request, None)
             if job is None:
                 continue
             if e.kind == E.START:

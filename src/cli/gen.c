@@ -43,7 +43,7 @@ ds_rc ds_cli_gen_open(ds_cli_gen *g, const ds_cli_gen_opts *o, int speculate, ui
     };
     ds_rc rc;
 
-    *g = (ds_cli_gen){ .parallel = parallel, .bf16 = lo.bf16 };
+    *g = (ds_cli_gen){ .parallel = parallel };
     rc = ds_llm_open(&g->llm, o->model, &lo, err);
     if (rc != DS_OK)
         return rc;
@@ -64,7 +64,6 @@ ds_rc ds_cli_gen_open(ds_cli_gen *g, const ds_cli_gen_opts *o, int speculate, ui
 void ds_cli_gen_close(ds_cli_gen *g)
 {
     ds_encoder_destroy(g->encoder);
-    ds_runner_destroy(g->tower);
     ds_llm_close(g->llm);
     *g = (ds_cli_gen){ 0 };
 }

@@ -59,8 +59,7 @@ typedef struct {
     const ds_model *model;
     const ds_tokenizer *tokenizer;
     ds_engine *engine;
-    ds_runner *tower; /* for pictures; NULL: none came yet */
-    bool bf16, fetch; /* activations; addresses of pictures are followed */
+    bool fetch; /* addresses of pictures are followed */
     const int32_t *stop_ids;
     size_t n_stop_ids;
     uint32_t context, parallel; /* tokens; sequences */

@@ -6,34 +6,14 @@
 
 #include "cli/gen_request.h"
 
-/* The tower has buffers of its own: pictures don't wait for the engine's steps. Made for the first picture. */
-static ds_rc open_tower(ds_cli_gen *g, ds_err *err)
-{
-    const ds_config *c = ds_model_config(g->model);
-    const ds_runner_opts o = { .bf16 = g->bf16,
-                               .max_rows = 1,
-                               .max_context = 128,
-                               .max_patches = c->vision.max_image_tokens * c->vision.downsample_ratio * c->vision.downsample_ratio,
-                               .no_drafts = true };
-
-    return g->tower ? DS_OK : ds_runner_create(&g->tower, g->model, &o, err);
-}
-
 static ds_rc embed(ds_cli_gen *g, const ds_picture *p, ds_engine_image *out, ds_err *err)
 {
-    float *patches = calloc((size_t)p->n_h * p->n_w, (size_t)3 * p->patch * p->patch * sizeof *patches);
-    float *e = calloc(p->layout.tokens, ds_model_config(g->model)->hidden_size * sizeof *e);
-    ds_rc rc = patches && e ? open_tower(g, err) : ds_fail(err, DS_E_NOMEM, "out of memory for a picture of %u tokens", p->layout.tokens);
+    float *e = calloc(p->layout.tokens, ds_llm_hidden(g->llm) * sizeof *e);
 
-    if (rc == DS_OK) {
-        ds_image_patches(p, patches);
-        rc = ds_runner_image(g->tower, patches, p->n_h, p->n_w, e, err);
-    }
-    free(patches);
     out->embedding = e;
     out->n = p->layout.tokens;
     memcpy(out->digest, p->digest, sizeof out->digest);
-    return rc;
+    return e ? ds_llm_embed(g->llm, p, e, err) : ds_fail(err, DS_E_NOMEM, "out of memory for a picture of %u tokens", p->layout.tokens);
 }
 
 /* Each placeholder becomes as many as its picture has tokens; the pictures' places among them. */
@@ -58,20 +38,21 @@ static ds_rc place(ds_gen_request *q, const ds_picture *pictures, uint32_t n, ui
     return DS_OK;
 }
 
-ds_rc ds_gen_request_images(ds_gen_request *q, ds_cli_gen *g, const char *image_token, ds_err *err)
+ds_rc ds_gen_request_images(ds_gen_request *q, ds_cli_gen *g, ds_err *err)
 {
     const ds_request_info_data *info = ds_request_info(q->chat);
-    const ds_config *c = ds_model_config(g->model);
-    uint32_t token = ds_tokenizer_control(g->tokenizer, image_token);
     ds_picture *pictures;
     ds_images_opts o;
     ds_api_error why;
+    uint32_t token;
     ds_rc rc;
 
     if (info->n_images == 0)
         return DS_OK;
-    if (c->vision.num_hidden_layers == 0 || token == DS_TOKEN_NONE)
+    ds_images_opts_init(&o);
+    if (!ds_llm_pictures(g->llm, &o.prepare.rule, &token))
         return ds_fail(err, DS_E_FORMAT, "%s: this model takes no images", info->images[0].param);
+    o.no_fetch = !g->fetch;
     pictures = calloc(info->n_images, sizeof *pictures);
     q->images = calloc(info->n_images, sizeof *q->images);
     if (!pictures || !q->images) {
@@ -79,13 +60,6 @@ ds_rc ds_gen_request_images(ds_gen_request *q, ds_cli_gen *g, const char *image_
         return ds_fail(err, DS_E_NOMEM, "out of memory");
     }
     q->n_images = info->n_images;
-    ds_images_opts_init(&o);
-    o.prepare.rule = (ds_image_rule){ .patch = c->vision.patch_size,
-                                      .merge = c->vision.downsample_ratio,
-                                      .max_tokens = c->vision.max_image_tokens,
-                                      .min_pixels = c->vision.min_pixels,
-                                      .max_wh_ratio = c->vision.max_wh_ratio };
-    o.no_fetch = !g->fetch;
     rc = ds_request_images(q->chat, pictures, &o, &why, err);
     if (rc == DS_OK)
         rc = place(q, pictures, info->n_images, token, err);

@@ -324,7 +324,7 @@ static ds_rc get_chat(ds_gen_request *q, ds_cli_gen *g, const char *line, size_t
     rc = ds_request_render(q->chat, 0, &runs, &n_runs, err);
     if (rc == DS_OK)
         rc = ds_encoder_runs(g->encoder, runs, n_runs, &q->ids, err);
-    return rc == DS_OK ? ds_gen_request_images(q, g, opts.image_token, err) : rc;
+    return rc == DS_OK ? ds_gen_request_images(q, g, err) : rc;
 }
 
 static ds_rc check_stops(const ds_gen_request *q, ds_err *err)

@@ -31,7 +31,7 @@ ds_rc ds_gen_request_text(ds_gen_request *q, ds_cli_gen *g, const char *text, si
 /* One line of JSONL: {"prompt": …}, {"tokens": […]} or a chat request; its own values win over those of the options. The line isn't needed afterwards. */
 ds_rc ds_gen_request_json(ds_gen_request *q, ds_cli_gen *g, const char *line, size_t n, ds_err *err);
 /* Gets the pictures of q->chat, widens their placeholders in q->ids and embeds them. What can't be shown is DS_E_FORMAT. */
-ds_rc ds_gen_request_images(ds_gen_request *q, ds_cli_gen *g, const char *image_token, ds_err *err);
+ds_rc ds_gen_request_images(ds_gen_request *q, ds_cli_gen *g, ds_err *err);
 /* The same for the engine. The two lists receive the stop strings; borrowed like everything else. */
 enum { DS_GEN_MAX_STOPS = 16, DS_GEN_MAX_STOP_BYTES = 256 };
 ds_engine_request ds_gen_request_engine(const ds_gen_request *q, const ds_cli_gen *g, const char *stop[DS_GEN_MAX_STOPS],

@@ -1,4 +1,5 @@
 #include <ds/llm.h>
+#include <ds/recipe.h>
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,6 +11,8 @@ struct ds_llm {
     ds_model *model;
     ds_tokenizer *tokenizer;
     ds_engine *engine;
+    ds_runner *tower; /* NULL: no picture came yet */
+    bool bf16;
     int32_t stop_ids[DS_LLM_STOP_IDS];
     size_t n_stop_ids;
     uint32_t context;
@@ -93,6 +96,7 @@ ds_rc ds_llm_open(ds_llm **out, const char *dir, const ds_llm_opts *opts, ds_err
     *out = NULL;
     if (!l)
         return ds_fail(err, DS_E_NOMEM, "out of memory");
+    l->bf16 = o.bf16;
     rc = ds_llm_open_model(&l->pool, &l->model, dir, o.kernels, o.threads, err);
     if (rc == DS_OK)
         rc = open_tokenizer(l, dir, err);
@@ -111,6 +115,7 @@ void ds_llm_close(ds_llm *l)
     if (!l)
         return;
     ds_engine_destroy(l->engine);
+    ds_runner_destroy(l->tower);
     ds_tokenizer_destroy(l->tokenizer);
     ds_model_close(l->model);
     ds_pool_destroy(l->pool);
@@ -153,11 +158,60 @@ int32_t ds_llm_bos(const ds_llm *l)
     return (int32_t)ds_model_config(l->model)->bos_token_id;
 }
 
+uint32_t ds_llm_hidden(const ds_llm *l)
+{
+    return ds_model_config(l->model)->hidden_size;
+}
+
+bool ds_llm_pictures(const ds_llm *l, ds_image_rule *rule, uint32_t *token)
+{
+    const ds_config *c = ds_model_config(l->model);
+    ds_recipe_opts o;
+
+    ds_recipe_opts_init(&o);
+    ds_recipe_opts_fit(&o, l->tokenizer);
+    *rule = (ds_image_rule){ .patch = c->vision.patch_size,
+                             .merge = c->vision.downsample_ratio,
+                             .max_tokens = c->vision.max_image_tokens,
+                             .min_pixels = c->vision.min_pixels,
+                             .max_wh_ratio = c->vision.max_wh_ratio };
+    *token = ds_tokenizer_control(l->tokenizer, o.image_token);
+    return c->vision.num_hidden_layers > 0 && *token != DS_TOKEN_NONE;
+}
+
+ds_rc ds_llm_embed(ds_llm *l, const ds_picture *p, float *out, ds_err *err)
+{
+    const ds_config *c = ds_model_config(l->model);
+    const ds_runner_opts o = { .bf16 = l->bf16,
+                               .max_rows = 1,
+                               .max_context = 128,
+                               .max_patches = c->vision.max_image_tokens * c->vision.downsample_ratio * c->vision.downsample_ratio,
+                               .no_drafts = true };
+    float *patches;
+    ds_rc rc = DS_OK;
+
+    if (c->vision.num_hidden_layers == 0)
+        return ds_fail(err, DS_E_ARG, "this model takes no images");
+    if (!p->pixels || p->patch != c->vision.patch_size || p->layout.tokens != ds_model_span(l->model, p->n_h, p->n_w))
+        return ds_fail(err, DS_E_ARG, "the picture wasn't prepared by this model's rule");
+    if (!l->tower)
+        rc = ds_runner_create(&l->tower, l->model, &o, err);
+    if (rc != DS_OK)
+        return rc;
+    patches = calloc((size_t)p->n_h * p->n_w, (size_t)3 * p->patch * p->patch * sizeof *patches);
+    if (!patches)
+        return ds_fail(err, DS_E_NOMEM, "out of memory for a picture of %u tokens", p->layout.tokens);
+    ds_image_patches(p, patches);
+    rc = ds_runner_image(l->tower, patches, p->n_h, p->n_w, out, err);
+    free(patches);
+    return rc;
+}
+
 const size_t *ds_llm_abi(size_t *n)
 {
     static const size_t sizes[] = {
-        sizeof(ds_err),         sizeof(ds_llm_opts),       sizeof(ds_engine_sampling),
-        sizeof(ds_engine_bias), sizeof(ds_engine_request), sizeof(ds_event),
+        sizeof(ds_err),   sizeof(ds_llm_opts),     sizeof(ds_engine_sampling), sizeof(ds_engine_bias), sizeof(ds_engine_request),
+        sizeof(ds_event), sizeof(ds_engine_image), sizeof(ds_image_rule),      sizeof(ds_picture),
     };
 
     *n = sizeof sizes / sizeof *sizes;

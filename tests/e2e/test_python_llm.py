@@ -1,4 +1,5 @@
 """deepserve.LLM against `deepserve generate`: the same ids and text for the same prompts and seeds; samples, logprobs, stops, refusals."""
+import base64
 import json
 import os
 import pathlib
@@ -102,6 +103,25 @@ def test_chat(ds, llm, deepserve, tmp_path):
     assert [o.outputs[0].token_ids for o in one + two] == [want["ids"]] * 3 and "Hi" in one[0].prompt
     with pytest.raises(ds.ApiError):
         llm.chat([{"role": "nobody", "content": "Hi"}])
+
+
+def test_pictures(ds, llm, deepserve, tmp_path):
+    """As generate has them; also when the engine still reads what an interrupted call lent it."""
+    def messages(*names):
+        urls = ["data:image/png;base64," + base64.b64encode((ROOT / "tests" / "golden" / "image" / name).read_bytes()).decode() for name in names]
+        return [{"role": "user", "content": [{"type": "text", "text": "What?"}, *({"type": "image_url", "image_url": {"url": u}} for u in urls)]}]
+
+    talks = [messages("rgb8.png"), messages("gray8.png", "rgb8.png"), messages("rgb8.png")]
+    want = generated(deepserve, [{"messages": m, "max_tokens": 12, "temperature": 0, "n": 2} for m in talks], tmp_path)
+    for _ in range(2):
+        got = llm.chat(talks, ds.SamplingParams(max_tokens=12, temperature=0, n=2))
+        assert [o.token_ids for x in got for o in x.outputs] == [x["ids"] for x in want]
+        assert [len(x.prompt_token_ids) for x in got] == [x["usage"]["prompt_tokens"] for x in want[::2]] and not llm._lent
+    with pytest.raises(ds.Error, match="max_tokens"):
+        llm.chat([talks[0], talks[1]], [ds.SamplingParams(max_tokens=200), ds.SamplingParams(max_tokens=0)])
+    assert llm.generate("a", ds.SamplingParams(max_tokens=2))[0].finished
+    with pytest.raises(ds.ApiError, match="not a JPEG"):
+        llm.chat([{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:image/png;base64,aGVsbG8="}}]}])
 
 
 @pytest.mark.parametrize("params, says", [
