@@ -23,6 +23,36 @@ void respond_buf(ds_buf *b, const ds_buf *text)
     respond_str(b, ds_buf_str(text), text->len);
 }
 
+void respond_u32(ds_buf *b, uint32_t x)
+{
+    if (x < 10)
+        ds_buf_putc(b, (char)('0' + x));
+    else
+        ds_buf_printf(b, "%u", x);
+}
+
+void respond_head(ds_stream *s, ds_buf *b, const char *object)
+{
+    ds_buf_puts(b, "{\"id\":");
+    respond_str(b, s->id, strlen(s->id));
+    ds_buf_printf(b, ",\"object\":\"%s\",\"created\":%ld,\"model\":", object, (long)s->o.created);
+    respond_str(b, s->model.p, s->model.n);
+    ds_buf_puts(b, ",\"system_fingerprint\":");
+    if (s->fingerprint)
+        respond_str(b, s->fingerprint, strlen(s->fingerprint));
+    else
+        ds_buf_puts(b, "null");
+    ds_buf_puts(b, ",\"choices\":[");
+}
+
+void respond_chunk_head(ds_stream *s, const char *object)
+{
+    if (s->head.len == 0)
+        respond_head(s, &s->head, object);
+    s->oom |= s->head.oom;
+    ds_buf_put(&s->ev, ds_buf_str(&s->head), s->head.len);
+}
+
 void respond_send(ds_stream *s, const char *name)
 {
     s->oom |= s->ev.oom;
@@ -623,6 +653,7 @@ void ds_stream_destroy(ds_stream *s)
     free(s->choices);
     free(s->id);
     free(s->fingerprint);
+    ds_buf_free(&s->head);
     ds_buf_free(&s->ev);
     ds_buf_free(&s->out);
     free(s);

@@ -6,26 +6,13 @@ static bool openai_usage(const ds_stream *s)
     return s->info->opts.usage_shape == DS_USAGE_OPENAI;
 }
 
-static void head(ds_stream *s, ds_buf *b, const char *object)
-{
-    ds_buf_puts(b, "{\"id\":");
-    respond_str(b, s->id, strlen(s->id));
-    ds_buf_printf(b, ",\"object\":\"%s\",\"created\":%ld,\"model\":", object, (long)s->o.created);
-    respond_str(b, s->model.p, s->model.n);
-    if (s->fingerprint) {
-        ds_buf_puts(b, ",\"system_fingerprint\":");
-        respond_str(b, s->fingerprint, strlen(s->fingerprint));
-    } else {
-        ds_buf_puts(b, ",\"system_fingerprint\":null");
-    }
-    ds_buf_puts(b, ",\"choices\":[");
-}
-
 /* Up to the delta, which the caller writes. */
 static void chunk_begin(ds_stream *s, const choice *c)
 {
-    head(s, &s->ev, "chat.completion.chunk");
-    ds_buf_printf(&s->ev, "{\"index\":%u,\"delta\":", c->index);
+    respond_chunk_head(s, "chat.completion.chunk");
+    ds_buf_puts(&s->ev, "{\"index\":");
+    respond_u32(&s->ev, c->index);
+    ds_buf_puts(&s->ev, ",\"delta\":");
 }
 
 static void chunk_end(ds_stream *s, const char *finish, bool usage)
@@ -127,7 +114,7 @@ static void end(ds_stream *s, choice *c, bool last)
     chunk_end(s, respond_finish_name(s, c), last && !openai_usage(s));
     if (!last || !openai_usage(s) || !s->info->include_usage)
         return;
-    head(s, &s->ev, "chat.completion.chunk");
+    respond_chunk_head(s, "chat.completion.chunk");
     ds_buf_puts(&s->ev, "],\"usage\":");
     respond_chat_usage(s, &s->ev);
     ds_buf_putc(&s->ev, '}');
@@ -203,7 +190,7 @@ static void calls(ds_stream *s, ds_buf *b, const choice *c)
 
 static void body(ds_stream *s, ds_buf *b)
 {
-    head(s, b, "chat.completion");
+    respond_head(s, b, "chat.completion");
     for (uint32_t k = 0; k < s->n_choices; k++) {
         const choice *c = &s->choices[k];
         ds_buf_printf(b,

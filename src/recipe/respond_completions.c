@@ -1,20 +1,6 @@
 /* Legacy completions and fill-in-the-middle: chunks and body. (recipe spec 4.8, http contract) */
 #include "recipe/respond_internal.h"
 
-static void head(ds_stream *s, ds_buf *b)
-{
-    ds_buf_puts(b, "{\"id\":");
-    respond_str(b, s->id, strlen(s->id));
-    ds_buf_printf(b, ",\"object\":\"text_completion\",\"created\":%ld,\"model\":", (long)s->o.created);
-    respond_str(b, s->model.p, s->model.n);
-    ds_buf_puts(b, ",\"system_fingerprint\":");
-    if (s->fingerprint)
-        respond_str(b, s->fingerprint, strlen(s->fingerprint));
-    else
-        ds_buf_puts(b, "null");
-    ds_buf_puts(b, ",\"choices\":[");
-}
-
 /* The entries of the lists between the marks, or null when there are none. */
 static void logprobs(ds_buf *b, const choice *c, const size_t from[4])
 {
@@ -37,10 +23,11 @@ static void logprobs(ds_buf *b, const choice *c, const size_t from[4])
 
 static void chunk(ds_stream *s, choice *c, const char *text, size_t n, const char *finish, bool usage)
 {
-    head(s, &s->ev);
+    respond_chunk_head(s, "text_completion");
     ds_buf_puts(&s->ev, "{\"text\":");
     respond_str(&s->ev, text, n);
-    ds_buf_printf(&s->ev, ",\"index\":%u", c->index);
+    ds_buf_puts(&s->ev, ",\"index\":");
+    respond_u32(&s->ev, c->index);
     logprobs(&s->ev, c, c->lp_sent);
     c->lp_sent[0] = c->tokens.len;
     c->lp_sent[1] = c->token_logprobs.len;
@@ -85,7 +72,7 @@ static void end(ds_stream *s, choice *c, bool last)
     chunk(s, c, "", 0, respond_finish_name(s, c), last && !openai);
     if (!last || !openai || !s->info->include_usage)
         return;
-    head(s, &s->ev);
+    respond_chunk_head(s, "text_completion");
     ds_buf_puts(&s->ev, "],\"usage\":");
     respond_chat_usage(s, &s->ev);
     ds_buf_putc(&s->ev, '}');
@@ -96,7 +83,7 @@ static void body(ds_stream *s, ds_buf *b)
 {
     static const size_t start[4];
 
-    head(s, b);
+    respond_head(s, b, "text_completion");
     for (uint32_t k = 0; k < s->n_choices; k++) {
         const choice *c = &s->choices[k];
         ds_buf all = { 0 };

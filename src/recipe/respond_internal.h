@@ -80,6 +80,7 @@ struct ds_stream {
     uint64_t prompt_tokens, cached_tokens;
     uint64_t sequence; /* Responses: sequence_number of the next event */
     bool pinged;
+    ds_buf head;                 /* Chat, completions: what every chunk begins with; made with the first */
     ds_buf ev;                   /* the event that is being written */
     ds_buf out;                  /* body or items */
     bool oom;                    /* an allocation failed */
@@ -91,6 +92,10 @@ extern const respond_proto respond_chat, respond_responses, respond_messages, re
 /* Writes to b what JSON text needs; U+2028 and its like are escaped everywhere, so that any part may become an event. */
 void respond_str(ds_buf *b, const char *p, size_t n);
 void respond_buf(ds_buf *b, const ds_buf *text);
+/* Chat, completions: a body or chunk up to its list of choices; of a chunk, which all begin alike, it is kept. */
+void respond_head(ds_stream *s, ds_buf *b, const char *object);
+void respond_chunk_head(ds_stream *s, const char *object);
+void respond_u32(ds_buf *b, uint32_t x);
 /* Sends s->ev (name NULL: without) and empties it. */
 void respond_send(ds_stream *s, const char *name);
 /* `"call_{id}_{n}"` with the given prefix; choices above 0 have their number in it. */

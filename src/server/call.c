@@ -78,6 +78,8 @@ static void cancel(ds_call *c)
     for (uint32_t i = 0; i < c->n_prompts; i++)
         if (c->prompts[i].live)
             ds_engine_cancel(c->s->model.engine, c->prompts[i].engine_id);
+    if (!c->canceled_us)
+        c->canceled_us = c->s->now_us;
 }
 
 void ds_call_abandon(ds_call *c)
@@ -360,7 +362,7 @@ static void on_start(ds_call *c, ds_call_prompt *p, const ds_event *ev)
         return;
     p->begun = true;
     if (!c->begun_us) {
-        c->begun_us = ds_now_us();
+        c->begun_us = c->s->now_us;
         c->queued_us = ev->start.queued_us;
     }
     c->n_cached += ev->start.cached;
@@ -483,7 +485,7 @@ static void on_token(ds_call *c, uint32_t choice, const ds_event *ev)
         c->s->m.lost_tokens[0] += !k->finished;
         return;
     }
-    now = ds_now_us();
+    now = c->s->now_us;
     if (k->tokens++ == 0) {
         if (!c->first_us) {
             c->first_us = now;
@@ -576,6 +578,9 @@ void ds_call_event(ds_call *c, const ds_event *ev)
     else
         on_end(c, p, choice, ev);
     c->live--;
-    if (c->live == 0 && !c->x)
-        ds_call_free(c);
+    if (c->live || c->x)
+        return;
+    if (c->canceled_us)
+        ds_histogram_seconds(&c->s->m.cancel, (double)(ds_now_us() - c->canceled_us) / 1e6);
+    ds_call_free(c);
 }

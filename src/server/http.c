@@ -11,6 +11,7 @@
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/uio.h>
 #include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
@@ -25,6 +26,7 @@ enum {
     CALLBACK_BLOCK = 16 << 10,
     PIECE_BYTES = 256 << 10, /* larger bodies are handed out in pieces, so that a reader's progress shows */
     BACKLOG = 1024,
+    SMALL_CHUNK_BYTES = 2048,
 };
 
 /* ---- streams ---- */
@@ -55,6 +57,110 @@ void ds_http_kill(ds_conn *c)
     }
 }
 
+static void client_gone(ds_conn *c)
+{
+    ds_exchange *x = c->x;
+
+    c->l->due = true;
+    if (!x || !x->complete || x->gone)
+        return;
+    x->gone = true;
+    x->s->m.disconnected++;
+    if (x->call)
+        ds_call_abandon(x->call);
+    resume(x);
+}
+
+static void delivered(ds_server *s, uint64_t *event_us, uint64_t now_us)
+{
+    if (*event_us)
+        ds_histogram_delay(&s->m.delivery, (double)(now_us - *event_us) / 1e6);
+    *event_us = 0;
+}
+
+/* Sends `chunk_n` bytes of the queue as one chunk, of which `chunk_at` bytes, framing and all, are out already. */
+static ssize_t send_chunk(ds_exchange *x, size_t *total)
+{
+    char buf[SMALL_CHUNK_BYTES], begin[24], end[] = "\r\n";
+    size_t n_begin = x->http10 ? 0 : (size_t)snprintf(begin, sizeof begin, "%zx\r\n", x->chunk_n), n_end = x->http10 ? 0 : 2;
+    size_t skip = x->chunk_at;
+
+    *total = n_begin + x->chunk_n + n_end;
+    if (*total <= sizeof buf) { /* a copy costs less than a list of parts */
+        memcpy(buf, begin, n_begin);
+        memcpy(buf + n_begin, ds_outq_first(&x->out), x->chunk_n);
+        memcpy(buf + n_begin + x->chunk_n, end, n_end);
+        return send(x->c->fd, buf + skip, *total - skip, MSG_NOSIGNAL | MSG_DONTWAIT);
+    }
+    struct iovec part[] = { { begin, n_begin }, { (void *)ds_outq_first(&x->out), x->chunk_n }, { end, n_end } };
+    for (size_t i = 0; i < 3; i++) {
+        size_t cut = skip < part[i].iov_len ? skip : part[i].iov_len;
+        part[i].iov_base = (char *)part[i].iov_base + cut;
+        part[i].iov_len -= cut;
+        skip -= cut;
+    }
+    return sendmsg(x->c->fd, &(struct msghdr){ .msg_iov = part, .msg_iovlen = 3 }, MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+/* While the library has a stream suspended, everything that it took is sent, and what comes next goes to the socket from here: for a token the
+ * library would look at every suspended connection and twice at this one. It comes back for the end of the stream. False: no more now. */
+static bool push_chunk(ds_exchange *x)
+{
+    size_t total;
+    ssize_t n;
+
+    if (x->chunk_n == 0)
+        x->chunk_n = ds_outq_bytes(&x->out);
+    n = send_chunk(x, &total);
+    if (n < 0 && errno != EAGAIN && errno != EINTR)
+        client_gone(x->c);
+    if (n <= 0)
+        return false;
+    x->take_us = ds_now_us();
+    x->chunk_at += (size_t)n;
+    if (x->chunk_at < total)
+        return true; /* on to the refusal that makes the kernel report when there is room */
+    delivered(x->s, &x->event_us, x->take_us);
+    ds_outq_drop(&x->out, x->chunk_n);
+    x->sent += x->chunk_n;
+    x->chunk_n = x->chunk_at = 0;
+    return true;
+}
+
+static void push(ds_exchange *x)
+{
+    if (!x->suspended || x->gone)
+        return; /* the library has it */
+    while (ds_outq_bytes(&x->out) && push_chunk(x))
+        ;
+    if (x->finished && ds_outq_bytes(&x->out) == 0)
+        resume(x);
+}
+
+void ds_http_push(ds_server *s)
+{
+    for (ds_exchange *x = s->to_push, *next; x; x = next) {
+        next = x->next_push;
+        x->to_push = false;
+        push(x);
+    }
+    s->to_push = NULL;
+}
+
+/* The stream has something new. */
+static void have_push(ds_exchange *x)
+{
+    ds_server *s = x->s;
+
+    if (x->c->l->tls) {
+        resume(x);
+    } else if (!x->to_push) {
+        x->to_push = true;
+        x->next_push = s->to_push;
+        s->to_push = x;
+    }
+}
+
 char *ds_out_reserve(ds_exchange *x, size_t n)
 {
     char *to = x->gone ? NULL : ds_outq_reserve(&x->out, n, x->s->o.max_output_queue);
@@ -69,16 +175,18 @@ char *ds_out_reserve(ds_exchange *x, size_t n)
 
 void ds_out_put(ds_exchange *x, size_t n)
 {
-    if (ds_outq_bytes(&x->out) == 0)
-        x->take_us = ds_now_us();
+    if (ds_outq_bytes(&x->out) == 0) {
+        x->take_us = x->s->now_us;
+        x->event_us = x->s->event_us;
+    }
     ds_outq_commit(&x->out, n);
-    resume(x);
+    have_push(x);
 }
 
 void ds_out_end(ds_exchange *x)
 {
     x->finished = true;
-    resume(x);
+    have_push(x);
 }
 
 static void stream_comment(ds_exchange *x, uint64_t now_us)
@@ -119,9 +227,12 @@ static ssize_t read_stream(void *cls, uint64_t pos, char *buf, size_t max)
     (void)pos;
     if (x->gone)
         return MHD_CONTENT_READER_END_WITH_ERROR;
+    x->take_us = ds_now_us();
+    delivered(x->s, &x->taken_us, x->take_us); /* it asks when it has sent what it took */
     n = ds_outq_take(&x->out, buf, max);
     if (n) {
-        x->take_us = ds_now_us();
+        x->taken_us = x->event_us;
+        x->event_us = 0;
         x->sent += n;
         return (ssize_t)n;
     }
@@ -566,6 +677,11 @@ static void on_completed(void *cls, struct MHD_Connection *m, void **con_cls, en
     }
     if (x->call) /* the response isn't out */
         ds_call_abandon(x->call);
+    for (ds_exchange **p = &s->to_push; x->to_push && *p; p = &(*p)->next_push)
+        if (*p == x) {
+            *p = x->next_push;
+            break;
+        }
     s->m.bytes_out += x->sent;
     if (x->stream)
         s->m.streams--;
@@ -605,7 +721,8 @@ static void on_connection(void *cls, struct MHD_Connection *m, void **context, e
         s->m.connections_total++;
         if (!l->is_unix)
             setsockopt(c->fd, IPPROTO_TCP, TCP_NODELAY, &(int){ 1 }, sizeof(int));
-        epoll_ctl(s->epoll_fd, EPOLL_CTL_ADD, c->fd, &(struct epoll_event){ .events = EPOLLIN | EPOLLRDHUP | EPOLLET, .data.ptr = c });
+        epoll_ctl(s->epoll_fd, EPOLL_CTL_ADD, c->fd,
+                  &(struct epoll_event){ .events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, .data.ptr = c });
         *context = c;
         return;
     }
@@ -620,20 +737,6 @@ static void on_connection(void *cls, struct MHD_Connection *m, void **context, e
     free(c);
 }
 
-static void client_gone(ds_conn *c)
-{
-    ds_exchange *x = c->x;
-
-    c->l->due = true;
-    if (!x || !x->complete || x->gone)
-        return;
-    x->gone = true;
-    x->s->m.disconnected++;
-    if (x->call)
-        ds_call_abandon(x->call);
-    resume(x);
-}
-
 void ds_http_conn_event(ds_conn *c, uint32_t events)
 {
     if (events & (EPOLLHUP | EPOLLERR)) {
@@ -643,6 +746,8 @@ void ds_http_conn_event(ds_conn *c, uint32_t events)
         if (c->x && c->x->complete && !c->x->gone && (!c->x->replied || c->x->stream))
             probe(c);
     }
+    if ((events & EPOLLOUT) && c->x && c->x->stream && c->x->suspended)
+        have_push(c->x);
     if ((events & EPOLLIN) && !c->x && !c->in_head) { /* the first bytes of a head */
         c->in_head = true;
         c->since_us = ds_now_us();
@@ -883,6 +988,7 @@ void ds_http_close(ds_server *s)
 
 void ds_http_turn(ds_server *s, bool all)
 {
+    ds_http_push(s);
     for (size_t i = 0; i < s->n_listeners; i++) {
         ds_listener *l = &s->listeners[i];
         if (!l->due && !all)

@@ -6,6 +6,8 @@
 
 static const double seconds[DS_HISTOGRAM_BOUNDS] = { 0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.25,
                                                      0.5,   0.75,   1,     2.5,  5,    10,   30,   60,    300, 1800 };
+static const double delays[DS_HISTOGRAM_BOUNDS] = { 0.00005, 0.0001, 0.00025, 0.0005, 0.00075, 0.001, 0.002, 0.003, 0.004, 0.005,
+                                                    0.0075,  0.01,   0.015,   0.02,   0.03,    0.05,  0.1,   0.25,  1,     10 };
 static const double tokens[DS_HISTOGRAM_BOUNDS] = { 1,    2,    5,     10,    20,    50,     100,    200,    500,     1000,
                                                     2000, 5000, 10000, 20000, 50000, 100000, 200000, 500000, 1000000, 2000000 };
 
@@ -22,6 +24,11 @@ static void observe(ds_histogram *h, const double *bounds, double v)
 void ds_histogram_seconds(ds_histogram *h, double s)
 {
     observe(h, seconds, s);
+}
+
+void ds_histogram_delay(ds_histogram *h, double s)
+{
+    observe(h, delays, s);
 }
 
 void ds_histogram_tokens(ds_histogram *h, double n)
@@ -144,12 +151,16 @@ static void server_part(const page *p, const ds_metrics *m)
     gauge(p, "streams", "Responses being streamed.", m->streams);
     histogram(p, "time_to_first_token_seconds", "From the end of a request's body to its first token.", &m->ttft, seconds);
     histogram(p, "inter_token_latency_seconds", "Time between tokens of a choice.", &m->itl, seconds);
+    histogram(p, "token_delivery_delay_seconds", "From the engine's event to the handing of a stream's bytes to its connection.",
+              &m->delivery, delays);
     histogram(p, "time_per_output_token_seconds", "Mean time between tokens of a request.", &m->tpot, seconds);
     histogram(p, "e2e_request_latency_seconds", "From the end of a request's body to the end of its answer.", &m->e2e, seconds);
     histogram(p, "request_prepare_time_seconds", "Checking, rendering and tokenising a request.", &m->prepare, seconds);
     histogram(p, "request_queue_time_seconds", "From the engine's queue to the start of the prompt.", &m->queue, seconds);
     histogram(p, "request_prefill_time_seconds", "From the start of the prompt to the first token.", &m->prefill, seconds);
     histogram(p, "request_decode_time_seconds", "From the first token to the last.", &m->decode, seconds);
+    histogram(p, "request_cancel_time_seconds", "From the kernel's report that a client is gone to the engine's last event for it.",
+              &m->cancel, seconds);
     histogram(p, "request_prompt_tokens", "Prompt tokens of a request.", &m->prompt_size, tokens);
     histogram(p, "request_generation_tokens", "Output tokens of a request.", &m->output_size, tokens);
 }

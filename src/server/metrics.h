@@ -48,11 +48,13 @@ typedef struct {
     uint64_t bytes_out, connections_total;
     uint64_t store_failed;
     uint32_t connections, preparing /* with the workers */, streams;
-    ds_histogram ttft, itl, tpot, e2e, queue, prefill, decode, prepare; /* seconds */
-    ds_histogram prompt_size, output_size;                              /* tokens */
+    ds_histogram ttft, itl, tpot, e2e, queue, prefill, decode, prepare, cancel; /* seconds */
+    ds_histogram delivery;                                                      /* seconds, short ones */
+    ds_histogram prompt_size, output_size;                                      /* tokens */
 } ds_metrics;
 
 void ds_histogram_seconds(ds_histogram *h, double s);
+void ds_histogram_delay(ds_histogram *h, double s); /* seconds, of which a few milliseconds are many */
 void ds_histogram_tokens(ds_histogram *h, double n);
 
 /* Appends the page. `model` is the value of the label model_name. `engine` and `plan` may be NULL while there is no engine. */

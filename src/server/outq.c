@@ -51,7 +51,13 @@ size_t ds_outq_take(ds_outq *q, char *out, size_t cap)
     if (n > cap)
         n = cap;
     if (n)
-        memcpy(out, q->b.p + q->at, n);
+        memcpy(out, ds_outq_first(q), n);
+    ds_outq_drop(q, n);
+    return n;
+}
+
+void ds_outq_drop(ds_outq *q, size_t n)
+{
     q->at += n;
     if (q->at == q->b.len) {
         q->at = 0;
@@ -60,5 +66,4 @@ size_t ds_outq_take(ds_outq *q, char *out, size_t cap)
         else
             ds_buf_clear(&q->b);
     }
-    return n;
 }

@@ -24,5 +24,11 @@ char *ds_outq_reserve(ds_outq *q, size_t n, size_t max);
 void ds_outq_commit(ds_outq *q, size_t n);
 bool ds_outq_put(ds_outq *q, const void *bytes, size_t n, size_t max); /* false: as reserve */
 size_t ds_outq_take(ds_outq *q, char *out, size_t cap);
+/* The same without a copy: all that waits, until the next call but bytes; then n bytes of it are gone. */
+static inline const char *ds_outq_first(const ds_outq *q)
+{
+    return q->b.p + q->at;
+}
+void ds_outq_drop(ds_outq *q, size_t n);
 
 #endif

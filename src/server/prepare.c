@@ -6,6 +6,8 @@
 #include "base/clock.h"
 #include "server/server_internal.h"
 
+enum { SSE_FRAME_BYTES = 20 }; /* what ds_sse_frame adds, and its NUL */
+
 /* ---- the store as the request library sees it ---- */
 
 typedef struct {
@@ -256,17 +258,11 @@ static ds_rc encode_all(ds_call *c, ds_kit *k)
 static void on_event(void *ctx, const char *event, const char *data, size_t n)
 {
     ds_call *c = ctx;
-    size_t bytes;
-    char *to;
+    size_t most = n + (event ? strlen(event) : 0) + SSE_FRAME_BYTES;
+    char *to = c->x ? ds_out_reserve(c->x, most) : NULL;
 
-    if (!c->x)
-        return;
-    bytes = ds_sse_frame(NULL, 0, event, data, n);
-    to = ds_out_reserve(c->x, bytes + 1);
-    if (!to)
-        return;
-    ds_sse_frame(to, bytes + 1, event, data, n);
-    ds_out_put(c->x, bytes);
+    if (to)
+        ds_out_put(c->x, ds_sse_frame(to, most, event, data, n));
 }
 
 static int64_t now(void)

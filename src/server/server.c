@@ -23,7 +23,7 @@ enum {
     STORE_SWEEP_US = 30000000,
     LAST_WORD_US = 1000000,
     EVENTS = 256,
-    ENGINE_EVENTS = 64,
+    ENGINE_EVENTS = 128, /* in a turn, so that a step of many tokens doesn't keep the loop from clients that leave */
 };
 
 int64_t ds_server_wall(const ds_server *s)
@@ -193,7 +193,7 @@ const char *ds_server_url(const ds_server *s)
 
 /* ---- from other threads and signal handlers: nothing but atomics and write() ---- */
 
-void ds_server_wake(ds_server *s)
+void ds_server_poke(ds_server *s)
 {
     uint64_t one = 1;
     int keep = errno;
@@ -201,10 +201,17 @@ void ds_server_wake(ds_server *s)
     errno = keep;
 }
 
+void ds_server_wake(ds_server *s)
+{
+    uint64_t none = 0;
+    atomic_compare_exchange_strong_explicit(&s->woken_us, &none, ds_now_us(), memory_order_acq_rel, memory_order_acquire);
+    ds_server_poke(s);
+}
+
 void ds_server_ask(ds_server *s, ds_server_ask_kind what)
 {
     atomic_fetch_or_explicit(&s->asks, (unsigned)what, memory_order_relaxed);
-    ds_server_wake(s);
+    ds_server_poke(s);
 }
 
 /* ---- the loop ---- */
@@ -215,7 +222,7 @@ static void *load(void *arg)
 
     s->load_rc = s->hooks.load(s->hooks.ctx, &s->model, &s->load_err);
     atomic_store_explicit(&s->loaded, true, memory_order_release);
-    ds_server_wake(s);
+    ds_server_poke(s);
     return NULL;
 }
 
@@ -247,11 +254,19 @@ static void take_engine_events(ds_server *s)
     ds_event ev[ENGINE_EVENTS];
     size_t n;
 
-    do {
-        n = ds_engine_poll(s->model.engine, ev, ENGINE_EVENTS);
-        for (size_t i = 0; i < n; i++)
-            ds_call_event(ev[i].user, &ev[i]);
-    } while (n == ENGINE_EVENTS);
+    if (!s->more_events) { /* those left over are as old as they were */
+        uint64_t woken = atomic_exchange_explicit(&s->woken_us, 0, memory_order_acq_rel);
+        s->step_us = woken ? woken : s->now_us;
+    }
+    s->event_us = s->step_us;
+    n = ds_engine_poll(s->model.engine, ev, ENGINE_EVENTS);
+    for (size_t i = 0; i < n; i++) {
+        ds_call_event(ev[i].user, &ev[i]);
+        if (i + 1 == n || ev[i + 1].user != ev[i].user)
+            ds_http_push(s);
+    }
+    s->event_us = 0;
+    s->more_events = n == ENGINE_EVENTS;
 }
 
 static void take_prepared(ds_server *s)
@@ -309,8 +324,10 @@ static void end_overdue(ds_server *s, uint64_t now)
 static void wait_events(ds_server *s)
 {
     struct epoll_event ev[EVENTS];
-    int n = epoll_wait(s->epoll_fd, ev, EVENTS, ds_http_timeout_ms(s, s->conns || s->draining ? SWEEP_US / 1000 : 1000));
+    int ms = ds_http_timeout_ms(s, s->conns || s->draining ? SWEEP_US / 1000 : 1000);
+    int n = epoll_wait(s->epoll_fd, ev, EVENTS, s->more_events ? 0 : ms);
 
+    s->now_us = ds_now_us();
     for (int i = 0; i < n; i++) {
         void *p = ev[i].data.ptr;
         if (!p) {
@@ -333,7 +350,7 @@ static ds_rc serve(ds_server *s, ds_err *err)
         bool all = false;
 
         wait_events(s);
-        now = ds_now_us();
+        now = s->now_us;
         take_asks(s, now);
         if (!s->up && atomic_load_explicit(&s->loaded, memory_order_acquire) && !s->draining)
             rc = come_up(s, err);

@@ -82,10 +82,15 @@ struct ds_exchange {
     const char *fixed; /* body in static memory, fixed_n bytes; else reply */
     size_t fixed_n;
     ds_buf reply;
-    ds_outq out;      /* stream */
-    uint64_t take_us; /* last time the connection took bytes, or the queue was empty */
-    uint64_t put_us;  /* last event or comment */
-    uint64_t sent;    /* bytes of body */
+    ds_outq out;  /* stream */
+    bool to_push; /* is in s->to_push */
+    ds_exchange *next_push;
+    size_t chunk_n, chunk_at; /* bytes of `out` that are being sent as one chunk, and how many of it with its framing are out */
+    uint64_t event_us;        /* when the engine's event could be read that waits longest in `out`; 0: none does */
+    uint64_t taken_us;        /* the same of what the library took last and may not have sent yet */
+    uint64_t take_us;         /* last time the connection took bytes, or the queue was empty */
+    uint64_t put_us;          /* last event or comment */
+    uint64_t sent;            /* bytes of body */
     /* for the access log */
     uint64_t prompt_tokens, cached_tokens, output_tokens, first_us, prepared_us, queued_us, begun_us;
     const char *finish, *why;
@@ -141,6 +146,7 @@ struct ds_call {
     uint32_t unfinished;
     uint64_t n_prompt_tokens, n_cached, n_output, first_us;
     uint64_t queued_us, begun_us; /* time in the engine's queue; when the prompt began */
+    uint64_t canceled_us;         /* when its cause was seen */
     int lost_why;                 /* index of ds_metrics.lost_tokens, for tokens that no client will get */
     uint64_t seed;
 };
@@ -164,6 +170,8 @@ struct ds_server {
     uint64_t id_seed[2];
     /* [atomic] bits of ds_server_ask_kind; relaxed: the eventfd orders */
     atomic_uint asks;
+    /* [atomic] when the engine first had events since the loop last looked, 0: none since; acquire and release, by exchange */
+    _Atomic uint64_t woken_us;
     /* set by load before `loaded` (release), read by the loop after it (acquire), then [const] */
     ds_server_model model;
     ds_rc load_rc;
@@ -171,10 +179,14 @@ struct ds_server {
     atomic_bool loaded;
     ds_server_hooks hooks;
     /* [loop] */
-    bool up, draining, stopping;
-    bool overdue; /* draining took too long: whoever still waits was told so */
+    bool up, draining, stopping, more_events;
+    bool overdue;      /* draining took too long: whoever still waits was told so */
+    uint64_t now_us;   /* begin of this turn: the kernel's events were reported then */
+    uint64_t step_us;  /* since when the engine's events could be read that are taken in this turn or were left over from the last */
+    uint64_t event_us; /* the same while they are taken, else 0 */
     uint64_t drain_until_us, next_sweep_us, next_store_us;
     ds_conn *conns;
+    ds_exchange *to_push; /* streams with something new to send */
     uint32_t n_calls;
     uint64_t id_count;
     ds_auth *auth;
@@ -199,6 +211,7 @@ struct ds_server {
 /* http.c: connections and responses */
 ds_rc ds_http_listen(ds_server *s, ds_err *err);
 void ds_http_close(ds_server *s);
+void ds_http_push(ds_server *s);           /* sends what streams have to send */
 void ds_http_turn(ds_server *s, bool all); /* runs the library where something is due */
 int ds_http_timeout_ms(ds_server *s, int most);
 void ds_http_conn_event(ds_conn *c, uint32_t events);
@@ -251,6 +264,7 @@ void ds_workers_sweep(ds_server *s);    /* the store's housekeeping, by a worker
 
 /* server.c */
 int64_t ds_server_wall(const ds_server *s);
+void ds_server_poke(ds_server *s); /* ends the loop's wait; safe in signal handlers */
 void ds_server_make_id(ds_server *s, char *out, size_t cap, const char *prefix);
 
 /* openapi.json as the build makes it into openapi.c */

@@ -277,6 +277,28 @@ def kill_and_restart(program, model, folder, database):
         assert s.stop() == 0
 
 
+def test_slow_reader_gets_everything(program, root, tmp_path):
+    """What the kernel has no room for waits, and goes on where it was cut."""
+    model = make_model(program, root, tmp_path / "model")
+    long = " ".join(str(i) for i in range(700))
+    with Server(program, model, "--max-output-queue", "16MiB", replay=[{"text": f"thinking</think>\n\n{long}", "repeat": True}], folder=tmp_path) as s:
+        with socket.socket() as c:
+            c.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
+            c.settimeout(60)
+            c.connect((s.host, s.port))
+            c.sendall(request("chat", True, n=8, words="hi"))
+            assert s.wait_metric("num_requests_running", 0, 60) == 0
+            time.sleep(0.2)  # all that is left waits for this reader
+            got = b""
+            while piece := c.recv(1500 if len(got) < 300000 else 1 << 20):
+                got += piece
+        status, body, rest = take_response(got)
+        assert status == 200 and rest == b"" and texts("chat", True, body) == [long] * 8
+        assert s.metrics()["client_stalled_total"] == 0
+        out = s.raw(request("chat", True).replace(b"HTTP/1.1", b"HTTP/1.0"))  # without chunks
+        assert texts("chat", True, out.partition(b"\r\n\r\n")[2]) == [long]
+
+
 def test_chaos(program, root, tmp_path):
     model = make_model(program, root, tmp_path / "model")
     rng = random.Random(SEED)
