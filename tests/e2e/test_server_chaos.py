@@ -342,7 +342,7 @@ def test_chaos(program, root, tmp_path):
                 print(f"chaos:   {name} {m[name]:.0f}")
         print(f"chaos: resident KiB, median of each quarter {quarters}, first {memory[0]}, at the end {at_end}, idle {status(pid, 'VmRSS')}, peak {status(pid, 'VmHWM')}", flush=True)
         assert not chaos.bad, "\n".join(chaos.bad)
-        assert status(pid, "Threads") == threads
+        assert status(pid, "Threads") <= threads
         assert sum(n for name, n in chaos.result.items() if name.endswith(": answered")) > 0
         assert quarters[3] <= (1.02 * quarters[1] + 4096 if SECONDS >= 600 else 1.3 * quarters[1] + 16384), quarters
         assert s.request("POST", PATHS["chat"], CHAT)[2]["choices"][0]["message"]["content"] == TEXT
