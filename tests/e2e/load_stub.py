@@ -9,7 +9,7 @@ import sys
 
 class LoadStub:
     def __init__(self, gap=0.0):
-        self.gap, self.requests, self.connections = gap, [], 0
+        self.gap, self.requests, self.connections, self.answered = gap, [], 0, 0
         self.hold, self.first = 0.0, None  # from the first request on nothing is answered for so many seconds
 
     async def start(self):
@@ -53,6 +53,7 @@ class LoadStub:
             writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n")
             await self.stream(writer, body, tokens, usage)
         await writer.drain()
+        self.answered += 1
         if model == "onceonly":  # says nothing and hangs up: a client that reuses the connection has to notice
             return False
         return not close

@@ -522,15 +522,15 @@ def test_refuses_to_start(deepserve, model, folder, server):
     """With a message, nothing on standard output, and the right status."""
     (folder / "bad.jsonl").write_text("nonsense\n")
     for args, status, text in [
-        (("--model", folder / "none"), 1, "tokenizer.json"),
+        (("--model", folder / "none", "--port", 0), 1, "tokenizer.json"),
         (("--model", model, "--port", server.port), 1, "in use"),
         (("--model", model, "--port", 99999), 2, "--port"),
         (("--model", model, "--port", 0, "--context", 1 << 30), 1, "limit"),
         (("--model", model, "--port", 0, "--replay-file", folder / "bad.jsonl"), 1, "line 1"),
         (("--model", model, "--port", 0, "--tls-cert", folder / "bad.jsonl"), 2, "--tls-key"),
         (("--model", model, "--port", 0, "--tls-cert", folder / "bad.jsonl", "--tls-key", folder / "bad.jsonl"), 1, "PEM"),
-        (("--model", model, "--no-tcp"), 2, "--unix-socket"),
-        (("--model", model, "--unix-socket", folder / "bad.jsonl"), 1, "no socket"),
+        (("--model", model, "--no-tcp", "--port", 0), 2, "--unix-socket"),
+        (("--model", model, "--port", 0, "--unix-socket", folder / "bad.jsonl"), 1, "no socket"),
     ]:
         done = deepserve("serve", *args)
         assert done.returncode == status and done.stdout == b"" and text in done.stderr.decode(), (args, done)
