@@ -32,7 +32,9 @@ step() {
             echo "run.sh: no program $program: build it (make), or name it by PROGRAM, and run this command again" >&2
             exit 1
         fi
-        $python "$eval/run.py" --model "$out/demo" --program "$program" --against "$out/plain" --json "$out/results/demo.json" \
+        against=
+        [ ! -d "$out/plain" ] || against="--against $out/plain"         # 106 MB: it may have stayed on another machine
+        $python "$eval/run.py" --model "$out/demo" --program "$program" $against --json "$out/results/demo.json" \
             --cache "$out/cache" --workers "$(nproc)" ${TINY:+--every 40} ;;
     mechanisms) $python "$eval/mechanisms.py" --model "$out/demo" --program "$program" --json "$out/results/mechanisms.json" --cache "$out/cache" ${TINY:+--texts 1 --tokens 160} ;;
     card)
