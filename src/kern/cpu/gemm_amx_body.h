@@ -14,7 +14,7 @@
 #include "kern/cpu/gemm.h"
 #include "kern/cpu/vec_avx512.h"
 
-enum { STEP = 32, GROUP = 16, OUTS = 2 * GROUP, PANEL = 256, STEPS = PANEL / STEP, AHEAD = 512 /* bytes of a weight's row */ };
+enum { STEP = 32, GROUP = 16, OUTS = 2 * GROUP, PANEL = 256, STEPS = PANEL / STEP };
 
 typedef __m512i panel[2][STEPS][16]; /* tiles A of both halves of the outputs */
 
@@ -77,41 +77,41 @@ typedef struct {
     size_t in, c0, steps, left; /* `left` tiles aren't done yet; the next is step `step` of `half` */
     size_t half, step;
     ds_mat_type type;
+    const uint8_t *ahead, *ahead_scale; /* what is fetched with the next tile, of the next block */
 } filler;
 
-static inline __attribute__((always_inline)) void fill_tile(__m512i a[16], const code_row *row, size_t c, size_t in, ds_mat_type type)
-{
-    size_t per_line = type == DS_MAT_BF16 ? 32 : type == DS_MAT_MXFP4 ? 128 : 64;
-    size_t row_bytes = in * 64 / per_line, at = c * 64 / per_line + AHEAD;
-
-    if (at >= row_bytes) /* what follows is the same row of the next block */
-        at += (OUTS - 1) * row_bytes;
-#pragma GCC unroll 4
-    for (int i = 0; i < 16; i++) {
-        if (c % per_line == 0)
-            _mm_prefetch((const char *)row[i].data + at, _MM_HINT_T0);
-        _mm512_store_si512(&a[i], decode_bf16(type, row[i], c, in));
-    }
-}
-
-static void fill_one(filler *f)
+static inline __attribute__((always_inline)) void fill_tile(filler *f, ds_mat_type type)
 {
     __m512i *a = f->a[f->half][f->step];
     const code_row *row = f->row + f->half * GROUP;
     size_t c = f->c0 + f->step * STEP;
 
+    for (size_t i = 0; i < ds_gemm_bits(type); i++)
+        __builtin_prefetch(f->ahead + 64 * i, 0, 2);
+    f->ahead += 64 * ds_gemm_bits(type);
+    if (type == DS_MAT_MXFP4 || type == DS_MAT_FP8_ROWS) {
+        __builtin_prefetch(f->ahead_scale, 0, 2);
+        f->ahead_scale += 16;
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < 16; i++)
+        _mm512_store_si512(&a[i], decode_bf16(type, row[i], c, f->in));
+}
+
+static void fill_one(filler *f)
+{
     switch (f->type) {
     case DS_MAT_BF16:
-        fill_tile(a, row, c, f->in, DS_MAT_BF16);
+        fill_tile(f, DS_MAT_BF16);
         break;
     case DS_MAT_FP8_32X32:
-        fill_tile(a, row, c, f->in, DS_MAT_FP8_32X32);
+        fill_tile(f, DS_MAT_FP8_32X32);
         break;
     case DS_MAT_FP8_ROWS:
-        fill_tile(a, row, c, f->in, DS_MAT_FP8_ROWS);
+        fill_tile(f, DS_MAT_FP8_ROWS);
         break;
     default:
-        fill_tile(a, row, c, f->in, DS_MAT_MXFP4);
+        fill_tile(f, DS_MAT_MXFP4);
     }
     f->left--;
     if (++f->step == f->steps) {
@@ -124,7 +124,17 @@ static void fill_one(filler *f)
 static filler fill_of(panel *a, const code_row *row, const ds_mat *w, size_t c0, size_t halves)
 {
     size_t ld = padded(w->in), steps = c0 >= ld ? 0 : (ld - c0 < PANEL ? ld - c0 : PANEL) / STEP;
-    return (filler){ .a = *a, .row = row, .in = w->in, .c0 = c0, .steps = steps, .left = halves * steps, .type = w->type };
+    size_t before = c0 / STEP * halves, bits = ds_gemm_bits(w->type);
+
+    return (filler){ .a = *a,
+                     .row = row,
+                     .in = w->in,
+                     .c0 = c0,
+                     .steps = steps,
+                     .left = halves * steps,
+                     .type = w->type,
+                     .ahead = row[0].data + OUTS * w->in * bits / 8 + before * 64 * bits,
+                     .ahead_scale = row[0].scale ? row[0].scale + OUTS * w->in / 32 + before * 16 : NULL };
 }
 
 /* ---- products ---- */
