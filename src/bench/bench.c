@@ -78,7 +78,8 @@ void time_case(run *r, ds_bench_case *c, once_fn *once, void *arg, double work, 
 
 typedef struct {
     run *r;
-    ds_roof_fn *fn;
+    ds_roof_fn *fn; /* NULL: reads */
+    ds_roof_read_fn *read;
     size_t rounds;
     uint32_t pattern; /* of reads */
     double work[1024];
@@ -92,20 +93,20 @@ static void roof_member(void *arg, uint32_t member, uint32_t n)
         j->work[member] = j->fn(j->rounds);
     } else {
         size_t each = j->r->cold_bytes / n / DS_ROOF_READ_ALIGN * DS_ROOF_READ_ALIGN;
-        j->sum[member] = ds_roof_read(j->r->cold + member * each, each, j->pattern);
+        j->sum[member] = j->read(j->r->cold + member * each, each, j->pattern);
         j->work[member] = (double)each;
     }
 }
 
 /* The best of several tries: a ceiling isn't lowered by other programs. */
-static double measure_roof(run *r, ds_roof_fn *fn)
+static double measure_roof(run *r, ds_roof_fn *fn, ds_roof_read_fn *read)
 {
     roof_job *j = calloc(1, sizeof *j);
     double best = 0.0;
 
     if (!j)
         return 0.0;
-    *j = (roof_job){ .r = r, .fn = fn, .rounds = 100000 };
+    *j = (roof_job){ .r = r, .fn = fn, .read = read, .rounds = 100000 };
     for (int i = 0; i < (fn ? 20 : 3 * DS_ROOF_READ_PATTERNS); i++) {
         double work = 0.0, ns;
         j->pattern = (uint32_t)i % DS_ROOF_READ_PATTERNS;
@@ -127,6 +128,7 @@ static void measure_roofs(run *r)
 {
     const char *set = r->k.name;
     ds_roof_fn *fma = ds_roof_scalar, *bf16, *bytes = NULL;
+    ds_roof_read_fn *read = ds_roof_read_base;
     bool many = r->pool != NULL;
 
     r->roof_name[ROOF_READ] = "dram read";
@@ -136,10 +138,12 @@ static void measure_roofs(run *r)
     if (strcmp(set, "avx2") == 0) {
         r->roof_name[ROOF_FMA] = "fma avx2";
         bf16 = fma = ds_roof_fma_avx2;
+        read = ds_roof_read_avx2;
         bytes = ds_roof_bytes_avx2;
     } else if (strcmp(set, "ref") != 0) {
         r->roof_name[ROOF_FMA] = "fma avx512";
         bf16 = fma = ds_roof_fma_avx512;
+        read = ds_roof_read_avx512;
         bytes = ds_roof_bytes_avx512;
     }
     r->roof_name[ROOF_BF16] = r->roof_name[ROOF_FMA];
@@ -152,10 +156,10 @@ static void measure_roofs(run *r)
     }
     r->roof_name[ROOF_BYTES] = "maddubs";
 #endif
-    r->roof[many][ROOF_READ] = measure_roof(r, NULL);
-    r->roof[many][ROOF_FMA] = measure_roof(r, fma);
-    r->roof[many][ROOF_BF16] = bf16 == fma ? r->roof[many][ROOF_FMA] : measure_roof(r, bf16);
-    r->roof[many][ROOF_BYTES] = bytes ? measure_roof(r, bytes) : 0.0;
+    r->roof[many][ROOF_READ] = measure_roof(r, NULL, read);
+    r->roof[many][ROOF_FMA] = measure_roof(r, fma, NULL);
+    r->roof[many][ROOF_BF16] = bf16 == fma ? r->roof[many][ROOF_FMA] : measure_roof(r, bf16, NULL);
+    r->roof[many][ROOF_BYTES] = bytes ? measure_roof(r, bytes, NULL) : 0.0;
 }
 
 /* ---- the run ---- */

@@ -13,6 +13,8 @@ ds_roof_fn ds_roof_scalar, ds_roof_fma_avx2, ds_roof_bytes_avx2, ds_roof_fma_avx
 /* Reads n bytes at p (both multiples of 64 KB and 64), by as many streams at a time and with such prefetching as the pattern has: which is best differs between CPUs. The result is there so
  * that they are read. */
 enum { DS_ROOF_READ_ALIGN = 65536, DS_ROOF_READ_PATTERNS = 7 };
-uint64_t ds_roof_read(const void *p, size_t n, uint32_t pattern);
+typedef uint64_t ds_roof_read_fn(const void *p, size_t n, uint32_t pattern);
+
+ds_roof_read_fn ds_roof_read_base, ds_roof_read_avx2, ds_roof_read_avx512;
 
 #endif

@@ -31,3 +31,6 @@ double ds_roof_bytes_avx2(size_t rounds)
     }
     return (double)rounds * 10 * 64;
 }
+
+#define DS_ROOF_READ ds_roof_read_avx2
+#include "bench/roof_read_body.h"

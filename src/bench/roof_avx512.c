@@ -31,3 +31,6 @@ double ds_roof_bytes_avx512(size_t rounds)
     }
     return (double)rounds * 12 * 128;
 }
+
+#define DS_ROOF_READ ds_roof_read_avx512
+#include "bench/roof_read_body.h"
