@@ -217,8 +217,8 @@ static void no_drafts(void)
     ds_engine *e;
     ds_err err;
 
-    assert_refused(ds_engine_create(&e, model, NULL, &(ds_engine_opts){ .max_context = 1024, .max_running = 8, .drafts = 1 }, &err), DS_E_ARG,
-                   "the model makes 0");
+    assert_refused(ds_engine_create(&e, model, NULL, &(ds_engine_opts){ .max_context = 1024, .max_running = 8, .drafts = 1 }, &err),
+                   DS_E_ARG, "the model makes 0");
     make_requests(r, 5);
     alone(r, N_REQ, true);
     together(r, N_REQ, (ds_engine_opts){ .drafts = DS_ENGINE_DRAFTS_AUTO, .mode = DS_ENGINE_EXACT }, NULL, "automatic drafts", &st);
