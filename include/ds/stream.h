@@ -86,6 +86,12 @@ ds_rc ds_stream_fail(ds_stream *s, const ds_api_error *e, ds_err *err);
 const char *ds_stream_finish_reason(const ds_stream *s, uint32_t choice);
 void ds_stream_get_usage(const ds_stream *s, ds_stream_usage *out);
 
+/* Whether the text of a finished choice is what response_format asked for: an object, JSON that the schema accepts, text that the pattern matches. For
+ * callers without a constrained decoder. DS_OK also when nothing was asked for, when the answer is calls, when it was cut (a stop
+ * sequence too), and when it continues a prefix. DS_E_FORMAT: it isn't; err
+ * says where and why. DS_E_ARG: not finished; DS_E_NOMEM. O(text). */
+ds_rc ds_stream_check(const ds_stream *s, uint32_t choice, ds_err *err);
+
 /* The complete response body once every choice has finished; *json is valid until the next call on this stream. */
 ds_rc ds_stream_body(ds_stream *s, const char **json, size_t *n, ds_err *err);
 /* Responses: the output items, as the JSON list text of a store record without its brackets; else "". As ds_stream_body. */

@@ -167,6 +167,7 @@ FUNCTIONS = {
     "ds_stream_finish": (C.c_int, [p, u32, C.c_int, _err]),
     "ds_stream_fail": (C.c_int, [p, _why, _err]),
     "ds_stream_finish_reason": (text, [p, u32]),
+    "ds_stream_check": (C.c_int, [p, u32, C.POINTER(Err)]),
     "ds_stream_get_usage": (None, [p, C.POINTER(StreamUsage)]),
     "ds_stream_body": (C.c_int, [p, C.POINTER(p), C.POINTER(size), _err]),
     "ds_stream_items": (C.c_int, [p, C.POINTER(p), C.POINTER(size), _err]),

@@ -90,6 +90,13 @@ class Stream:
         reason = lib.ds_stream_finish_reason(self, choice)
         return None if reason is None else decoded(reason)
 
+    def check(self, choice=0):
+        """Whether a finished choice's text is what response_format asked for: None, or a line that says where and why it isn't."""
+        rc = lib.ds_stream_check(self, choice, self._err)
+        if rc == -3:
+            return decoded(self._err.msg)
+        check(rc, self._err)
+
     @property
     def usage(self):
         u = StreamUsage()

@@ -220,6 +220,17 @@ static ds_rc feed_ids(ds_stream *s, const ds_tokenizer *t, const ds_json *ids, d
     return rc;
 }
 
+/* Ends a choice; what its text should be and isn't is said on standard error. */
+static ds_rc finish(ds_stream *s, uint32_t choice, ds_stream_end end, ds_err *err)
+{
+    ds_err why = { 0 };
+    ds_rc rc = ds_stream_finish(s, choice, end, err);
+
+    if (rc == DS_OK && ds_stream_check(s, choice, &why) == DS_E_FORMAT)
+        fprintf(stderr, "deepserve parse: %s\n", why.msg);
+    return rc;
+}
+
 /* One answer into the writer. */
 static ds_rc answer(session *c, ds_request *r, const output *in, ds_err *err)
 {
@@ -237,7 +248,7 @@ static ds_rc answer(session *c, ds_request *r, const output *in, ds_err *err)
     if (rc == DS_OK)
         rc = in->ids ? feed_ids(s, c->tokenizer, in->ids, err) : feed_text(s, &in->text, (size_t)in->split, err);
     for (uint32_t k = 0; k < ds_stream_choices(s) && rc == DS_OK; k++)
-        rc = ds_stream_finish(s, k, in->end, err);
+        rc = finish(s, k, in->end, err);
     if (rc == DS_OK && !events) {
         rc = ds_stream_body(s, &json, &n, err);
         if (rc == DS_OK)

@@ -185,6 +185,10 @@ void ds_rp_tools_end(ds_rp *p);
 bool ds_schema_valid(const ds_json *schema, char *what, size_t cap);
 /* False and *what = the first keyword that a constrained decoder can't enforce. */
 bool ds_schema_enforceable(const ds_json *schema, char *what, size_t cap);
+/* Whether a value satisfies a schema as far as that can be told; if not, `why` says where and what, in one line. */
+bool ds_schema_matches(const ds_json *schema, const ds_json *value, char *why, size_t cap);
+/* Whether the pattern matches somewhere in the text; true also when that can't be told. */
+bool ds_schema_pattern_matches(ds_str pattern, ds_str text);
 
 /* ---- response format ---- */
 /* type text | json_object | json_schema (| regex); `nested`: the schema stands in a member json_schema. */

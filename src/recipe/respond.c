@@ -5,6 +5,7 @@
 
 #include "base/mem.h"
 #include "base/utf8.h"
+#include "recipe/request_internal.h"
 #include "recipe/respond_internal.h"
 
 struct tool_schema {
@@ -760,6 +761,53 @@ ds_rc ds_stream_finish(ds_stream *s, uint32_t index, ds_stream_end end, ds_err *
     if (s->o.sink && !s->oom)
         s->proto->end(s, c, s->n_finished == s->n_choices);
     return s->oom ? nomem(err) : DS_OK;
+}
+
+static ds_rc check_json(const ds_constraint *want, const ds_buf *text, ds_err *err)
+{
+    ds_json_doc *doc = NULL, *schema = NULL;
+    char why[220];
+    ds_rc rc = ds_json_parse(&doc, ds_buf_str(text), text->len, NULL, err);
+
+    if (rc != DS_OK)
+        return ds_err_prefix(err, rc, "the answer is no JSON: ");
+    if (want->kind == DS_CONSTRAINT_JSON_OBJECT) {
+        if (!ds_json_is(ds_json_root(doc), DS_JSON_OBJECT))
+            rc = ds_fail(err, DS_E_FORMAT, "the answer is no JSON object, but %s", ds_json_type_name(ds_json_root(doc)));
+    } else {
+        rc = ds_json_parse(&schema, want->text.p, want->text.n, NULL, err);
+        if (rc == DS_OK && !ds_schema_matches(ds_json_root(schema), ds_json_root(doc), why, sizeof why))
+            rc = ds_fail(err, DS_E_FORMAT, "the answer isn't what the schema asks for: %s", why);
+    }
+    ds_json_free(schema);
+    ds_json_free(doc);
+    return rc;
+}
+
+ds_rc ds_stream_check(const ds_stream *s, uint32_t index, ds_err *err)
+{
+    const ds_constraint *want = &s->info->constraint;
+    const choice *c = index < s->n_choices ? &s->choices[index] : NULL;
+    ds_buf text = { 0 };
+    ds_rc rc = DS_OK;
+
+    if (!c || !c->finished)
+        return ds_fail(err, DS_E_ARG, "stream: choice %u has not finished", index);
+    if (want->kind == DS_CONSTRAINT_NONE || want->kind == DS_CONSTRAINT_LARK || c->finish == DS_FINISH_LENGTH ||
+        c->finish == DS_FINISH_STOP_SEQUENCE || c->finish == DS_FINISH_CONTENT_FILTER || c->finish == DS_FINISH_TOOL_CALLS ||
+        s->info->start == DS_START_CONTENT_KEEP || s->info->start == DS_START_REASONING_KEEP)
+        return DS_OK;
+    for (size_t i = 0; i < c->n_items; i++)
+        if (c->items[i].kind == ITEM_TEXT)
+            ds_buf_put(&text, ds_buf_str(&c->items[i].text), c->items[i].text.len);
+    if (text.oom)
+        rc = nomem(err);
+    else if (want->kind != DS_CONSTRAINT_REGEX)
+        rc = check_json(want, &text, err);
+    else if (!ds_schema_pattern_matches(want->text, (ds_str){ text.p, text.len }))
+        rc = ds_fail(err, DS_E_FORMAT, "the answer doesn't match the pattern");
+    ds_buf_free(&text);
+    return rc;
 }
 
 ds_rc ds_stream_fail(ds_stream *s, const ds_api_error *e, ds_err *err)

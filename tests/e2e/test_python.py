@@ -168,6 +168,23 @@ def test_log_probabilities_and_failure(ds, tokenizer):
         s.text("x")
 
 
+def test_what_was_asked_for(ds, deepserve, tmp_path):
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+    body = {"model": "m", "messages": [{"role": "user", "content": "x"}], "thinking": {"type": "disabled"},
+            "response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}}
+    for text, says in (('{"a": 1}', None), ('{"a": "1"}', "$.a: expected integer, got string"), ("{}", "'a' is missing")):
+        s = ds.Request(body).stream()
+        s.text(text)
+        with pytest.raises(ds.Error):
+            s.check()
+        s.finish()
+        assert s.check() is None if says is None else says in s.check()
+        f = tmp_path / "request.json"
+        f.write_text(json.dumps(body))
+        r = deepserve("parse", "--request", f, stdin=text.encode())
+        assert r.returncode == 0 and json.loads(r.stdout) and (r.stderr == b"" if says is None else says in r.stderr.decode())
+
+
 def test_callbacks(ds):
     key = bytes(range(32))
     body = {"model": "m", "input": [{"role": "user", "content": [{"type": "input_image", "file_id": "cat"}]}]}
