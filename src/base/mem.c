@@ -49,8 +49,10 @@ void *ds_malloc_large(size_t bytes)
 {
     void *p;
 
-    if (bytes < HUGE_PAGE / 2 || bytes > SIZE_MAX - HUGE_PAGE)
+    if (bytes < HUGE_PAGE / 2)
         return malloc(bytes);
+    if (bytes > PTRDIFF_MAX - HUGE_PAGE)
+        return NULL;
     bytes = (bytes + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE;
     if (posix_memalign(&p, HUGE_PAGE, bytes) != 0)
         return NULL;

@@ -17,7 +17,7 @@ bool ds_size_add(size_t *out, size_t a, size_t b);
 /* Zeroed array of n elements of `size` bytes, 64-byte aligned; NULL on overflow or when the heap is exhausted. Free with free(). */
 void *ds_calloc_aligned(size_t n, size_t size);
 
-/* malloc for what is filled at once. A large block is aligned for huge pages, since its first touch would else cost a page fault every 4 KiB. */
+/* malloc for what is filled at once; NULL on overflow too. A large block is aligned for huge pages, since its first touch would else cost a page fault every 4 KiB. */
 void *ds_malloc_large(size_t bytes);
 
 typedef struct {
