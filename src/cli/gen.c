@@ -124,14 +124,6 @@ void ds_cli_text_fini(ds_cli_text *t)
     *t = (ds_cli_text){ 0 };
 }
 
-void ds_cli_text_clear(ds_cli_text *t)
-{
-    ds_decoder_init(&t->dec, t->dec.t, false);
-    ds_buf_clear(&t->text);
-    t->sent = 0;
-    t->stopped = false;
-}
-
 bool ds_cli_text_push(ds_cli_text *t, int32_t id)
 {
     size_t before = t->text.len, n = ds_decoder_push(&t->dec, (uint32_t)id, t->room, NULL);

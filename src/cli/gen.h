@@ -91,7 +91,6 @@ typedef struct {
 
 ds_rc ds_cli_text_init(ds_cli_text *t, const ds_tokenizer *tok, const ds_str *stop, size_t n_stop, ds_err *err);
 void ds_cli_text_fini(ds_cli_text *t);
-void ds_cli_text_clear(ds_cli_text *t); /* a new answer */
 /* Appends a token's text; true when a stop string is complete. Check text.oom at the end. */
 bool ds_cli_text_push(ds_cli_text *t, int32_t id);
 /* Bytes of text that can't become part of a stop string any more. */

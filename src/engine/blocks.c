@@ -94,11 +94,3 @@ uint32_t ds_blocks_find(const ds_blocks *b, const ds_key *k)
 {
     return ds_keytab_find(&b->keys, k);
 }
-
-void ds_blocks_flush(ds_blocks *b)
-{
-    for (uint32_t i = b->next[b->n]; i != b->n; i = b->next[i]) {
-        b->n_cached -= b->keys.used[i];
-        ds_keytab_drop(&b->keys, i);
-    }
-}

@@ -36,7 +36,5 @@ static inline uint32_t ds_blocks_available(const ds_blocks *b)
 {
     return b->n_idle;
 }
-/* Forgets the keys of all blocks that nobody uses. */
-void ds_blocks_flush(ds_blocks *b);
 
 #endif

@@ -43,11 +43,6 @@ ds_part *ds_parts_text(ds_parts *p, ds_region *g, ds_str text, const char *joine
     return add_part(p, g, text, joiner, -1);
 }
 
-ds_part *ds_parts_merge(ds_parts *p, ds_region *g, ds_str text, const char *joiner)
-{
-    return add_part(p, g, text, p->bytes && text.n ? joiner : "", -1);
-}
-
 ds_part *ds_parts_image(ds_parts *p, ds_region *g, uint32_t image)
 {
     return add_part(p, g, (ds_str){ NULL, 0 }, "\n\n", (int32_t)image);

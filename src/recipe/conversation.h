@@ -69,8 +69,6 @@ typedef struct {
 /* All return NULL when the region is exhausted; it then remembers. */
 ds_msg *ds_conv_add(ds_conv *c, ds_region *g, ds_role role);
 ds_part *ds_parts_text(ds_parts *p, ds_region *g, ds_str text, const char *joiner);
-/* The same, but joined with nothing when one side is empty. */
-ds_part *ds_parts_merge(ds_parts *p, ds_region *g, ds_str text, const char *joiner);
 ds_part *ds_parts_image(ds_parts *p, ds_region *g, uint32_t image);
 ds_call *ds_msg_call(ds_msg *m, ds_region *g, ds_str id, ds_str name);
 
