@@ -244,9 +244,9 @@ static ds_rc open_engine(service *s, ds_engine_opts *eo, ds_config *config, ds_e
     if (rc != DS_OK)
         return rc;
     *config = *ds_model_config(s->m.model);
-    if (ds_tokenizer_size(s->tokenizer) != config->vocab_size)
-        return ds_fail(err, DS_E_FORMAT, "tokenizer.json has %u ids, config.json vocab_size is %u", ds_tokenizer_size(s->tokenizer),
-                       config->vocab_size);
+    rc = ds_llm_check_vocab(s->tokenizer, o->model, config->vocab_size, err);
+    if (rc != DS_OK)
+        return rc;
     if (o->context > config->max_position_embeddings)
         return ds_fail(err, DS_E_ARG, "--context %" PRId64 " exceeds the model's limit of %u tokens", o->context,
                        config->max_position_embeddings);

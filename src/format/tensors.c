@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "format/file.h"
+
 typedef struct {
     const ds_config *c;
     ds_tensor_fn *fn;
@@ -301,11 +303,25 @@ static bool same_shape(const ds_tensor *t, const uint64_t *shape, unsigned ndim)
     return t->ndim == ndim && memcmp(t->shape, shape, ndim * sizeof *shape) == 0;
 }
 
-static ds_rc wrong_shape(const ds_tensor *t, const uint64_t *shape, unsigned ndim, ds_err *err)
+/* The file's name without its directory, which callers put in front. */
+static const char *file_of(char buf[112], const ds_st *st, const ds_tensor *t)
 {
-    char have[96], want[96];
-    return ds_fail(err, DS_E_FORMAT, "tensor %s: %s has shape %s, must be %s", t->name, ds_dtype_name((ds_dtype)t->dtype),
-                   show_shape(have, t->shape, t->ndim), show_shape(want, shape, ndim));
+    const char *path = ds_st_shard_path(st, t->shard), *slash = strrchr(path, '/');
+    return ds_file_label(buf, 112, slash ? slash + 1 : path);
+}
+
+static ds_rc wrong_shape(const ds_st *st, const ds_tensor *t, const uint64_t *shape, unsigned ndim, ds_err *err)
+{
+    char have[96], want[96], file[112];
+    return ds_fail(err, DS_E_FORMAT, "tensor %s: %s has shape %s, must be %s (in %s)", t->name, ds_dtype_name((ds_dtype)t->dtype),
+                   show_shape(have, t->shape, t->ndim), show_shape(want, shape, ndim), file_of(file, st, t));
+}
+
+static ds_rc wrong_dtype(const ds_st *st, const ds_tensor *t, const char *want, ds_err *err)
+{
+    char file[112];
+    const char *have = t->dtype == DS_DT_OTHER ? "that is not known" : ds_dtype_name((ds_dtype)t->dtype);
+    return ds_fail(err, DS_E_FORMAT, "tensor %s: has dtype %s, must be %s (in %s)", t->name, have, want, file_of(file, st, t));
 }
 
 ds_rc ds_weight_find(ds_weight *out, const ds_st *st, const ds_tensor_want *w, ds_err *err)
@@ -328,19 +344,18 @@ ds_rc ds_weight_find(ds_weight *out, const ds_st *st, const ds_tensor_want *w, d
     bool quantised = scale_shape[0] && t->dtype == dtype;
     bool plain_ok = t->dtype == DS_DT_BF16 || (t->dtype == DS_DT_F32 && w->form == DS_FORM_PLAIN);
     if (w->form == DS_FORM_I64 ? t->dtype != DS_DT_I64 : !quantised && !plain_ok)
-        return ds_fail(err, DS_E_FORMAT, "tensor %s: has dtype %s, must be %s", t->name, ds_dtype_name((ds_dtype)t->dtype),
-                       allowed[w->form]);
+        return wrong_dtype(st, t, allowed[w->form], err);
     if (!same_shape(t, quantised ? shape : w->shape, w->ndim))
-        return wrong_shape(t, quantised ? shape : w->shape, w->ndim, err);
+        return wrong_shape(st, t, quantised ? shape : w->shape, w->ndim, err);
     if (quantised && !scale)
         return ds_fail(err, DS_E_FORMAT, "tensor %s is missing; %s is %s and needs it", w->scale, t->name, ds_dtype_name(dtype));
     if (!quantised && scale)
         return ds_fail(err, DS_E_FORMAT, "tensor %s: a scale beside %s values; only quantised tensors have one", w->scale,
                        ds_dtype_name((ds_dtype)t->dtype));
     if (scale && scale->dtype != DS_DT_F8_E8M0)
-        return ds_fail(err, DS_E_FORMAT, "tensor %s: has dtype %s, must be F8_E8M0", w->scale, ds_dtype_name((ds_dtype)scale->dtype));
+        return wrong_dtype(st, scale, "F8_E8M0", err);
     if (scale && !same_shape(scale, scale_shape, 2))
-        return wrong_shape(scale, scale_shape, 2, err);
+        return wrong_shape(st, scale, scale_shape, 2, err);
     *out = (ds_weight){
         .dtype = (ds_dtype)t->dtype,
         .form = (uint8_t)(quantised || w->form == DS_FORM_I64 ? w->form : DS_FORM_PLAIN),
@@ -412,8 +427,8 @@ static ds_rc find_i64(const ds_tensor **t, const char *name, uint64_t rows, uint
     if (!*t)
         return DS_OK;
     if ((*t)->dtype != DS_DT_I64)
-        return ds_fail(err, DS_E_FORMAT, "tensor %s: has dtype %s, must be I64", name, ds_dtype_name((ds_dtype)(*t)->dtype));
-    return same_shape(*t, shape, ndim) ? DS_OK : wrong_shape(*t, shape, ndim, err);
+        return wrong_dtype(st, *t, "I64", err);
+    return same_shape(*t, shape, ndim) ? DS_OK : wrong_shape(st, *t, shape, ndim, err);
 }
 
 static int64_t i64_at(const ds_tensor *t, uint64_t i)

@@ -37,9 +37,8 @@ static ds_rc open_tokenizer(ds_llm *l, const char *dir, ds_err *err)
     if ((size_t)snprintf(path, sizeof path, "%s/tokenizer.json", dir) >= sizeof path)
         return ds_fail(err, DS_E_ARG, "model directory: the path is longer than %zu bytes", sizeof path - 16);
     rc = ds_tokenizer_open(&l->tokenizer, path, err);
-    if (rc == DS_OK && ds_tokenizer_size(l->tokenizer) != c->vocab_size)
-        rc = ds_fail(err, DS_E_FORMAT, "tokenizer.json has %u ids, config.json vocab_size is %u", ds_tokenizer_size(l->tokenizer),
-                     c->vocab_size);
+    if (rc == DS_OK)
+        rc = ds_llm_check_vocab(l->tokenizer, dir, c->vocab_size, err);
     return rc == DS_OK ? ds_llm_read_stop_ids(l->stop_ids, &l->n_stop_ids, dir, c, err) : rc;
 }
 

@@ -10,6 +10,15 @@
 #include "base/json.h"
 #include "format/file.h"
 
+ds_rc ds_llm_check_vocab(const ds_tokenizer *t, const char *dir, uint32_t vocab, ds_err *err)
+{
+    char q[112];
+
+    return ds_tokenizer_size(t) == vocab ? DS_OK
+                                         : ds_fail(err, DS_E_FORMAT, "%s: tokenizer.json has %u ids, vocab_size in config.json is %u",
+                                                   ds_file_label(q, sizeof q, dir), ds_tokenizer_size(t), vocab);
+}
+
 ds_rc ds_llm_token_map(void *ctx, const char *dir, int32_t *map, uint32_t vocab, ds_err *err)
 {
     char path[4096];
@@ -23,9 +32,8 @@ ds_rc ds_llm_token_map(void *ctx, const char *dir, int32_t *map, uint32_t vocab,
     rc = ds_tokenizer_open(&t, path, err);
     if (rc != DS_OK)
         return rc;
-    if (ds_tokenizer_size(t) != vocab)
-        rc = ds_fail(err, DS_E_FORMAT, "tokenizer.json: %u ids; vocab_size in config.json is %u", ds_tokenizer_size(t), vocab);
-    else
+    rc = ds_llm_check_vocab(t, dir, vocab, err);
+    if (rc == DS_OK)
         rc = ds_tokenizer_engram_map(t, (uint32_t *)map, &classes, err);
     ds_tokenizer_destroy(t);
     return rc;

@@ -12,6 +12,8 @@
 ds_rc ds_llm_open_model(ds_pool **pool, ds_model **model, const char *dir, const char *kernels, uint32_t threads, ds_err *err);
 const ds_model *ds_llm_model(const ds_llm *l);
 
+/* DS_E_FORMAT: the directory's tokenizer hasn't just the ids that config.json says. */
+ds_rc ds_llm_check_vocab(const ds_tokenizer *t, const char *dir, uint32_t vocab, ds_err *err);
 /* ds_model_opts.token_map: Engram's map from the directory's tokenizer.json. */
 ds_rc ds_llm_token_map(void *ctx, const char *dir, int32_t *map, uint32_t vocab, ds_err *err);
 /* eos_token_id of the directory's generation_config.json, a number or a list; config.json's where there is none. */

@@ -262,9 +262,9 @@ def test_every_kind_of_tensor(base, place, deepserve, tmp_path, name, quant):
         if i % 3 == 0:
             refused({k: v for k, v in t.items() if k != n}, command, n, "missing")
         elif i % 3 == 1:
-            refused({**t, n: [other, shape, bytes(count * {"F16": 2, "F64": 8}.get(other, 1))]}, command, n, other, "must be")
+            refused({**t, n: [other, shape, bytes(count * {"F16": 2, "F64": 8}.get(other, 1))]}, command, n, other, "must be", f"(in {SHARD})")
         else:
-            refused({**t, n: wrong}, command, n, str(wrong[1]), str(shape))
+            refused({**t, n: wrong}, command, n, str(wrong[1]), str(shape), f"(in {SHARD})")
         values = {"BF16": (b"\x80\x7f", b"\xc0\xff"), "F32": (b"\0\0\x80\x7f", b"\1\0\x80\xff"), "F8_E4M3": (b"\x7f", b"\xff"), "F8_E8M0": (b"\xff",)}.get(dtype)
         if values:
             at = (0, count // 2, count - 1)[i // 3 % 3]
