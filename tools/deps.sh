@@ -2,9 +2,10 @@
 # Installs the Debian packages that building, testing and formatting need. Says what it does, asks nothing, and does nothing when everything is
 # there. Works as root and with sudo.
 #
-#   tools/deps.sh          build and tests
-#   tools/deps.sh fuzz     also clang with libFuzzer
-#   tools/deps.sh browser  also Chromium, for the tests of the web page
+#   tools/deps.sh            build and tests
+#   tools/deps.sh fuzz       also clang with libFuzzer
+#   tools/deps.sh browser    also Chromium, for the tests of the web page
+#   tools/deps.sh reference  also PyTorch, for the reference and its tests
 set -eu
 
 packages="
@@ -12,12 +13,13 @@ build-essential git meson ninja-build pkg-config curl openssl
 libcmocka-dev libssl-dev libpcre2-dev libutf8proc-dev libcurl4-openssl-dev libsqlite3-dev libmicrohttpd-dev
 libjpeg62-turbo-dev libpng-dev libwebp-dev libgif-dev
 python3 python3-pytest python3-numpy python3-venv python3-setuptools python3-wheel
-clang-format groff-base openssl
+clang-format groff-base
 "
 for group in "$@"; do
     case $group in
     fuzz) packages="$packages clang libclang-rt-dev" ;;
     browser) packages="$packages chromium-driver" ;;
+    reference) packages="$packages python3-torch" ;;
     *)
         echo "deps: unknown group '$group'" >&2
         exit 2
@@ -49,5 +51,6 @@ if [ "$(id -u)" -ne 0 ]; then
     as_root=sudo
 fi
 echo "deps: installing$missing"
-$as_root apt-get update -q || echo "deps: apt-get update failed; trying with the package lists that are there" >&2
-$as_root env DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends $missing
+$as_root apt-get update -q -o Acquire::Retries=3 || echo "deps: apt-get update failed; trying with the package lists that are there" >&2
+$as_root env DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends \
+    -o Acquire::Retries=3 -o DPkg::Lock::Timeout=300 $missing

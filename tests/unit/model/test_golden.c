@@ -458,7 +458,8 @@ static void image_embeddings(void **state)
     if (!image) { /* a model without a tower says so */
         ds_json_free(g.doc);
         assert_int_equal(c->vision.num_hidden_layers, 0);
-        assert_refused(ds_runner_create(&r, m, &(ds_runner_opts){ .max_context = 64, .max_patches = 4 }, &err), DS_E_ARG, "no vision tower");
+        assert_refused(ds_runner_create(&r, m, &(ds_runner_opts){ .max_context = 64, .max_patches = 4 }, &err), DS_E_ARG,
+                       "no vision tower");
         return;
     }
     nh = json_uint(ds_json_at(ds_json_get(image, "patches"), 0));
