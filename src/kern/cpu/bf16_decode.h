@@ -79,32 +79,4 @@ static inline __m512i bf16_of(const float *x, size_t left, ds_mat_type type)
     return v;
 }
 
-static inline __attribute__((always_inline)) void decode_bf16_range(__m512i *d, code_row r, size_t c0, size_t c1, size_t in,
-                                                                    ds_mat_type type)
-{
-    for (size_t c = c0; c < c1; c += 32)
-        _mm512_store_si512(d++, decode_bf16(type, r, c, in));
-}
-
-/* Columns c0 .. c1 of output o. */
-static inline void decode_bf16_row(__m512i *d, const ds_mat *w, uint64_t o, size_t c0, size_t c1)
-{
-    code_row r = code_row_of(w, w->type, o);
-
-    switch (w->type) {
-    case DS_MAT_BF16:
-        decode_bf16_range(d, r, c0, c1, w->in, DS_MAT_BF16);
-        break;
-    case DS_MAT_FP8_32X32:
-        decode_bf16_range(d, r, c0, c1, w->in, DS_MAT_FP8_32X32);
-        break;
-    case DS_MAT_FP8_ROWS:
-        decode_bf16_range(d, r, c0, c1, w->in, DS_MAT_FP8_ROWS);
-        break;
-    default:
-        decode_bf16_range(d, r, c0, c1, w->in, DS_MAT_MXFP4);
-        break;
-    }
-}
-
 #endif

@@ -93,6 +93,16 @@ static inline size_t ds_gemm_part(size_t n, size_t parts, size_t i)
     return n * i / parts;
 }
 
+/* Part `part` of `parts` of what comes after the panel of `columns` columns up to c1 of 16 outputs: the next columns, or the first ones of the next outputs. */
+static inline void ds_gemm_fetch_panel(const ds_mat *w, uint64_t o0, size_t c1, size_t columns, size_t part, size_t parts)
+{
+    size_t bits = ds_gemm_bits(w->type), row = (size_t)w->in * bits / 8, each = columns * bits / 512, lines = DS_GEMM_OUTS * each;
+    const uint8_t *at = (const uint8_t *)w->data + (c1 < w->in ? o0 * row + c1 * bits / 8 : (o0 + DS_GEMM_OUTS) * row);
+
+    for (size_t i = ds_gemm_part(lines, parts, part); i < ds_gemm_part(lines, parts, part + 1); i++)
+        __builtin_prefetch(at + i / each * row + i % each * 64, 0, 2);
+}
+
 void ds_linear_cpu(ds_exec *e, const ds_op_linear *a, const ds_gemm_pair *p);
 void ds_experts_cpu(ds_exec *e, const ds_op_experts *a, const ds_gemm_pair *p);
 size_t ds_gemm_ns(size_t rows, size_t outs, size_t in);                   /* what the product takes one thread, roughly */

@@ -10,7 +10,14 @@
 #include "kern/cpu/gemm.h"
 #include "kern/cpu/vec_avx512.h"
 
-enum { KC = 2048, MR = 4, L2_ROWS_BYTES = 320 << 10, QUADS = DS_GEMM_OUTS / 4, TILES = DS_GEMM_ROWS / MR };
+enum {
+    KC = 2048,
+    MR = 4,
+    DIRECT = 16 /* rows at most without a panel, if there is FP8 */,
+    L2_ROWS_BYTES = 320 << 10,
+    QUADS = DS_GEMM_OUTS / 4,
+    TILES = DS_GEMM_ROWS / MR
+};
 
 typedef struct {
     __m512i panel[DS_GEMM_OUTS][KC / 32];
@@ -168,6 +175,12 @@ static void direct(float *out, const uint16_t *x, size_t ldx, const ds_mat *w, u
     }
 }
 
+static inline __attribute__((always_inline)) void fill_row(__m512i *d, code_row r, size_t c0, size_t c1, size_t in, ds_mat_type type)
+{
+    for (size_t c = c0; c < c1; c += 32)
+        *d++ = decode_bf16(type, r, c, in);
+}
+
 /* chains[r*4 + o] go on over n chunks, for n_rows <= MR rows at x, 4 outputs at p; from zero if first, to sums[r*4 + o] if last. */
 static inline __attribute__((always_inline)) void tile_of(vf *chains, float *sums, const uint16_t *x, size_t ldx, const __m512i *p,
                                                           size_t n, int n_rows, bool first, bool last)
@@ -222,19 +235,23 @@ static void block(float *out, const void *set, size_t rows, size_t row0, size_t 
         one_row(out, x, w, o0, n_outs);
         return;
     }
-    if (n_rows <= 16 || w->type == DS_MAT_MXFP4 || w->type == DS_MAT_BF16) {
+    if (n_rows <= DIRECT || w->type == DS_MAT_MXFP4 || w->type == DS_MAT_BF16) {
         direct(out, x, ld, w, o0, n_outs, n_rows);
         return;
     }
     for (size_t c0 = 0; c0 < ld; c0 += KC) {
         size_t c1 = c0 + KC < ld ? c0 + KC : ld;
         for (uint32_t i = 0; i < n_outs; i++)
-            decode_bf16_row(wa->panel[i], w, o0 + i, c0, c1);
+            if (w->type == DS_MAT_FP8_ROWS)
+                fill_row(wa->panel[i], code_row_of(w, DS_MAT_FP8_ROWS, o0 + i), c0, c1, in, DS_MAT_FP8_ROWS);
+            else
+                fill_row(wa->panel[i], code_row_of(w, DS_MAT_FP8_32X32, o0 + i), c0, c1, in, DS_MAT_FP8_32X32);
         for (size_t r = 0; r < n_rows; r += MR) {
             size_t nr = n_rows - r < MR ? n_rows - r : MR;
             for (uint32_t q = 0; 4 * q < n_outs; q++) {
                 float sums[VW];
                 bool last = c1 == ld;
+                ds_gemm_fetch_panel(w, o0, c1, KC, r / MR * QUADS + q, (n_rows + MR - 1) / MR * QUADS);
                 tile(wa->rest[r / MR][q], sums, x + r * ld + c0, ld, wa->panel[4 * q], (c1 - c0) / 32, nr, c0 == 0, last);
                 for (size_t i = 0; last && i < nr; i++)
                     memcpy(out + (r + i) * DS_GEMM_OUTS + 4 * q, sums + 4 * i, 4 * sizeof *sums);

@@ -2,19 +2,11 @@
  *
  * Rows are prepared once: padded with zeros to whole chunks of 2*VW, and, but for F32 weights, with the even elements of a chunk before the odd ones, which is how codes are
  * decoded. Tiles of 4 outputs x MR rows decode weights into registers and use them at once: with one row bound by the bytes of the weight or by decoding, with more by the FMA
- * units. Where decoding costs more than that (AVX2, more than a few rows), 16 outputs are decoded for KC columns into a panel in cache, and the same tiles run over it. The chain
+ * units. Where decoding costs more than that (direct_rows), 16 outputs are decoded for KC columns into a panel in cache, and the same tiles run over it. The chain
  * of a (row, output) pair is always the same: for each chunk in order, the even elements, then the odd ones. Between two panels a chain rests in memory, unrounded. */
 #include "kern/cpu/gemm.h"
 
-enum {
-    CHUNK = 2 * VW,
-    KC = 1024,
-    MR = VW / 4,
-    DIRECT = VW == 16 ? DS_GEMM_ROWS : 8 /* rows at most without a panel, if there are codes */,
-    L2_ROWS_BYTES = 320 << 10,
-    QUADS = DS_GEMM_OUTS / 4,
-    TILES = DS_GEMM_ROWS / MR
-};
+enum { CHUNK = 2 * VW, KC = 1024, MR = VW / 4, L2_ROWS_BYTES = 320 << 10, QUADS = DS_GEMM_OUTS / 4, TILES = DS_GEMM_ROWS / MR };
 
 typedef struct {
     float panel[DS_GEMM_OUTS][KC];
@@ -268,26 +260,20 @@ static inline __attribute__((always_inline)) void fill_row(float *d, out_row r, 
     }
 }
 
-/* Columns c0 .. c1 of the outputs into the panel. */
+/* Columns c0 .. c1 of the outputs, which have codes, into the panel. */
 static void fill_panel(work_area *wa, const ds_mat *w, uint64_t o0, uint32_t n_outs, size_t c0, size_t c1)
 {
     for (uint32_t i = 0; i < n_outs; i++) {
         float *d = wa->panel[i];
         out_row r = row_of(w, w->type, o0 + i);
         switch (w->type) {
-        case DS_MAT_F32:
-            fill_row(d, r, c0, c1, w->in, DS_MAT_F32);
-            break;
-        case DS_MAT_BF16:
-            fill_row(d, r, c0, c1, w->in, DS_MAT_BF16);
-            break;
         case DS_MAT_FP8_32X32:
             fill_row(d, r, c0, c1, w->in, DS_MAT_FP8_32X32);
             break;
         case DS_MAT_FP8_ROWS:
             fill_row(d, r, c0, c1, w->in, DS_MAT_FP8_ROWS);
             break;
-        case DS_MAT_MXFP4:
+        default:
             fill_row(d, r, c0, c1, w->in, DS_MAT_MXFP4);
             break;
         }
@@ -338,6 +324,13 @@ static void tile(vf *chains, float *sums, const float *x, size_t ldx, const floa
     }
 }
 
+/* Rows up to which decoding them anew for each MR rows costs less than a panel. */
+static inline size_t direct_rows(ds_mat_type type)
+{
+    bool codes = type != DS_MAT_F32 && type != DS_MAT_BF16;
+    return VW == 8 && codes ? 8 : VW == 16 && codes && type != DS_MAT_MXFP4 ? 32 : DS_GEMM_ROWS;
+}
+
 static void block(float *out, const void *set, size_t rows, size_t row0, size_t n_rows, const ds_mat *w, uint64_t o0, uint32_t n_outs,
                   void *work)
 {
@@ -350,7 +343,7 @@ static void block(float *out, const void *set, size_t rows, size_t row0, size_t 
         one_row(out, x, w, o0, n_outs);
         return;
     }
-    if (n_rows <= DIRECT || w->type == DS_MAT_F32 || w->type == DS_MAT_BF16) {
+    if (n_rows <= direct_rows(w->type)) {
         direct(out, x, padded, w, o0, n_outs, n_rows);
         return;
     }
@@ -362,6 +355,7 @@ static void block(float *out, const void *set, size_t rows, size_t row0, size_t 
             for (uint32_t q = 0; 4 * q < n_outs; q++) {
                 float sums[VW];
                 bool last = c1 == padded;
+                ds_gemm_fetch_panel(w, o0, c1, KC, r / MR * QUADS + q, (n_rows + MR - 1) / MR * QUADS);
                 tile(wa->rest[r / MR][q], sums, x + r * padded + c0, padded, wa->panel[4 * q], c1 - c0, nr, c0 == 0, last);
                 for (size_t i = 0; last && i < nr; i++)
                     memcpy(out + (r + i) * DS_GEMM_OUTS + 4 * q, sums + 4 * i, 4 * sizeof *sums);
