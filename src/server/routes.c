@@ -186,13 +186,10 @@ static void stored(ds_exchange *x, const char *rest, size_t n, ds_store_part par
         fail(x, DS_REFUSED_NOT_FOUND, 404, NULL, NULL, "no response of that id is stored");
         return;
     }
-    if (part == DS_STORE_BODY) {
+    if (part == DS_STORE_BODY)
         ds_buf_put(&b, text, text_n);
-    } else {
-        ds_buf_puts(&b, "{\"object\":\"list\",\"data\":[");
-        ds_buf_put(&b, text, text_n);
-        ds_buf_puts(&b, "],\"has_more\":false,\"first_id\":null,\"last_id\":null}");
-    }
+    else
+        b.oom |= ds_items_write(&b, text, text_n, id, &err) != DS_OK; /* what is stored was valid */
     free(text);
     ds_reply(x, 200, JSON, &b);
 }

@@ -241,6 +241,9 @@ struct ds_route {
 void ds_route_begin(ds_exchange *x, const ds_framing *f);
 void ds_route_run(ds_exchange *x); /* body read */
 
+/* items.c: input items as the store has them ("{…},{…}") to the list that a client gets. DS_E_NOMEM, DS_E_FORMAT; *b then holds a part. */
+ds_rc ds_items_write(ds_buf *b, const char *items, size_t n, const char *response, ds_err *err);
+
 /* tls.c: the file holds a certificate, the other one its key. `cert` and `key` are their texts, the paths are for messages. DS_E_FORMAT. */
 ds_rc ds_tls_check(const char *cert_path, const char *cert, const char *key_path, const char *key, ds_err *err);
 
