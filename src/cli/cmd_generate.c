@@ -334,6 +334,8 @@ static bool read_task(job *j, ds_rc *rc, ds_err *err)
             ds_fail(&t->err, DS_E_FORMAT, "the line has %" PRIu64 " bytes, at most %d are taken", bytes, DS_CLI_LINE_MAX_BYTES);
         else if (ds_gen_request_init(&t->q, &j->o->g, t->index, &t->err) == DS_OK)
             ds_gen_request_json(&t->q, j->g, j->line.p, j->line.len, &t->err);
+        if (t->err.rc == DS_E_CANCELED) /* its pictures were on their way when the signal came: it counts as missing */
+            t->err = (ds_err){ 0 };
         return true;
     }
     return false;
@@ -382,7 +384,7 @@ static ds_rc feed(job *j, ds_err *err)
         task **at = j->tail;
         if (!read_task(j, &rc, err))
             j->eof = true;
-        else if ((*at)->err.rc == DS_OK)
+        else if ((*at)->err.rc == DS_OK && !ds_cli_signal())
             submit(j, *at);
     }
     return rc;

@@ -38,6 +38,13 @@ static ds_rc place(ds_gen_request *q, const ds_picture *pictures, uint32_t n, ui
     return DS_OK;
 }
 
+/* A slow server doesn't hold up the end of the program. */
+static bool canceled(void *ctx)
+{
+    (void)ctx;
+    return ds_cli_signal() != 0;
+}
+
 ds_rc ds_gen_request_images(ds_gen_request *q, ds_cli_gen *g, ds_err *err)
 {
     const ds_request_info_data *info = ds_request_info(q->chat);
@@ -53,6 +60,7 @@ ds_rc ds_gen_request_images(ds_gen_request *q, ds_cli_gen *g, ds_err *err)
     if (!ds_llm_pictures(g->llm, &o.prepare.rule, &token))
         return ds_fail(err, DS_E_FORMAT, "%s: this model takes no images", info->images[0].param);
     o.no_fetch = !g->fetch;
+    o.fetch.canceled = canceled;
     pictures = calloc(info->n_images, sizeof *pictures);
     q->images = calloc(info->n_images, sizeof *q->images);
     if (!pictures || !q->images) {

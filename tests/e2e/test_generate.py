@@ -4,6 +4,7 @@ import json
 import os
 import pty
 import select
+import shutil
 import signal
 import struct
 import subprocess
@@ -117,6 +118,35 @@ def test_pictures(deepserve, model, tmp_path):
     assert with_two - with_one == with_one - n > 8
     f.write_text(line(picture("http://127.0.0.1:9/x.png")))
     assert "public" in lines(deepserve("generate", "--model", model, "--input", f, "--fetch"))[0]["error"]["message"]
+
+
+SLOW_SERVER = """
+import json, os, signal, socket, subprocess, sys, time
+if subprocess.run("ip link set lo up && ip addr add 93.184.215.14/32 dev lo", shell=True, stderr=subprocess.DEVNULL).returncode:
+    sys.exit(77)
+server = socket.create_server(("93.184.215.14", 8080))
+p = subprocess.Popen(sys.argv[1:], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+connection = server.accept()[0]
+connection.recv(1000)
+begin = time.monotonic()
+p.send_signal(signal.SIGINT)
+out, err = p.communicate()
+print(json.dumps([p.returncode, out.decode(), err.decode(), time.monotonic() - begin]))
+"""
+
+
+def test_signal_while_a_picture_is_fetched(program, model, tmp_path):
+    """A public address that never answers, in a network of our own: the end doesn't wait for its 20 seconds, and the line counts as missing."""
+    if not shutil.which("unshare") or not shutil.which("ip") or subprocess.run(["unshare", "-rn", "true"], capture_output=True).returncode:
+        pytest.skip("no network namespaces here")
+    f = tmp_path / "in.jsonl"
+    url = {"type": "image_url", "image_url": {"url": "http://93.184.215.14:8080/x.png"}}
+    f.write_text(json.dumps({"messages": [{"role": "user", "content": [url]}]}) + '\n{"prompt":"a"}\n')
+    r = subprocess.run(["unshare", "-rn", "python3", "-c", SLOW_SERVER, program, "generate", "--model", model, "--input", f, "--fetch"], capture_output=True, timeout=120)
+    if r.returncode == 77:
+        pytest.skip("no addresses can be added here")
+    status, out, err, seconds = json.loads(r.stdout)
+    assert (status, out) == (130, "") and "0 results complete, 2 missing" in err and seconds < 10
 
 
 def test_ends_held_back_and_bias(deepserve, model, tmp_path):
