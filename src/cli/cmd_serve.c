@@ -339,6 +339,7 @@ static void catch_signals(ds_server *s)
     sigaction(SIGTERM, &a, NULL);
     sigaction(SIGHUP, &a, NULL);
     signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN); /* a limit of file sizes is an error of the write, as a full disk is */
 }
 
 /* ---- the command ---- */
