@@ -413,6 +413,9 @@ static int check(const options *o, const bool *given, address *a)
         return ds_cli_wrong("bench http", "--url %s: %s", ds_quote(q, sizeof q, o->url, strlen(o->url)), wrong);
     if (!o->trace && o->requests == 0 && o->duration == 0)
         return ds_cli_wrong("bench http", "without --requests, --duration or --trace there is no end");
+    if (!o->trace && o->prefix > o->input)
+        return ds_cli_wrong("bench http", "--prefix %" PRId64 ": is a part of the prompt, which has --input %" PRId64 " words", o->prefix,
+                            o->input);
     if (o->turns > 1 && o->protocol == 1)
         return ds_cli_wrong("bench http", "--turns: conversations need --protocol chat");
     for (size_t i = 0; o->trace && table[i].name; i++) {

@@ -213,7 +213,7 @@ def test_nobody_there(load):
         (["--url", "https://localhost"], 2, "TLS"), (["--url", "localhost:1"], 2, "http://"), (["--url", "http://:80"], 2, "host"), (["--url", "http://a:99999"], 2, "port"),
         (["--url", "http://[::1"], 2, "bracket"), (["--url", "http://u@h"], 2, "user"), (["--rate", "0"], 2, "rate"), (["--duration", "0"], 2, "no end"),
         (["--turns", "2", "--protocol", "completions"], 2, "chat"), (["--extra", "[1]"], 2, "object"), (["--extra", "{"], 2, "extra"), (["--trace", "x", "--rate", "3"], 2, "--rate"), (["--closed", "3", "--rate", "3"], 2, "--rate"),
-        (["--trace", "/nonexistent"], 1, "/nonexistent"), (["--key-file", "/nonexistent"], 1, "/nonexistent"), (["word"], 2, "word"),
+        (["--trace", "/nonexistent"], 1, "/nonexistent"), (["--key-file", "/nonexistent"], 1, "/nonexistent"), (["word"], 2, "word"), (["--prefix", "300"], 2, "--input 256"),
     ],
 )
 def test_wrong_use(deepserve, args, status, words):
