@@ -29,7 +29,7 @@ typedef struct ds_server ds_server;
 
 /* Strings are copied. Zero means the default that is named. */
 typedef struct {
-    const char *host;               /* address or name to listen on; NULL = 127.0.0.1 (::1 where there is no IPv4) */
+    const char *host;               /* address or name to listen on; NULL = 127.0.0.1 */
     uint16_t port;                  /* 0: any free one */
     bool no_tcp;                    /* only the Unix socket */
     const char *unix_path;          /* also, or only, a Unix-domain socket; an old socket file there is replaced. NULL: none */
