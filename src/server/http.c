@@ -671,7 +671,7 @@ static void on_completed(void *cls, struct MHD_Connection *m, void **con_cls, en
     if (!x)
         return;
     s = x->s;
-    if (code != MHD_REQUEST_TERMINATED_COMPLETED_OK && x->started && !x->gone) { /* a write failed before we looked */
+    if (code != MHD_REQUEST_TERMINATED_COMPLETED_OK && x->started && !x->gone && !x->c->dead) { /* a write failed before we looked */
         x->gone = true;
         s->m.disconnected += x->complete;
     }
@@ -879,11 +879,87 @@ static ds_rc listen_tcp(ds_server *s, int *out, ds_err *err)
     return DS_OK;
 }
 
+/* Whose request did the library just refuse? One whose head is over and of which we haven't heard is it. Else it is among those with a body, or
+ * with a head, on its way, and must be the only one: nobody may get another's refusal. */
+static ds_conn *refused_by_library(ds_server *s, bool in_body)
+{
+    ds_conn *found = NULL;
+    bool several = false;
+
+    for (ds_conn *c = s->conns; c; c = c->next) {
+        bool over = MHD_get_connection_info(c->mhd, MHD_CONNECTION_INFO_REQUEST_HEADER_SIZE) != NULL, heard = c->x && c->x->started;
+        if (c->dead || c->l->tls || (c->x && (c->x->complete || c->x->replied)))
+            continue;
+        if (over && !heard)
+            return c;
+        if (heard != in_body)
+            continue;
+        several |= found != NULL;
+        found = c;
+    }
+    return several ? NULL : found;
+}
+
+/* The library answers some malformed requests itself, in HTML and after a malformed Content-Length with two heads, and says so beforehand to its
+ * log only. Our answer goes out then, and the socket is shut before the library's. */
+static void answer_for_library(ds_server *s, unsigned status, bool in_body)
+{
+    ds_conn *c = refused_by_library(s, in_body);
+    ds_exchange *x = c ? c->x : NULL;
+    char id[DS_REQUEST_ID_MAX + 1], body[600], out[1200];
+    const char *phrase = status == 413   ? "Content Too Large"
+                         : status == 414 ? "URI Too Long"
+                         : status == 431 ? "Request Header Fields Too Large"
+                                         : "Bad Request";
+    ds_api_error e;
+    size_t n;
+
+    if (!c)
+        return;
+    if (status == 413)
+        ds_api_fail(&e, 413, NULL, NULL, NULL, "the body is above %zu bytes", s->o.max_body);
+    else if (status == 414 || status == 431)
+        ds_api_fail(&e, (int)status, "invalid_request_error", "request_header_fields_too_large", NULL,
+                    "the head of the request is above %zu bytes", s->o.max_head);
+    else
+        ds_api_fail(&e, 400, NULL, "bad_request_framing", NULL, "the framing of the request is malformed");
+    ds_server_make_id(s, id, sizeof id, "req_");
+    if (x)
+        ds_route_proto(x);
+    if (x && !x->id[0])
+        strcpy(x->id, id);
+    n = ds_api_error_body(body, sizeof body, &e, x ? x->proto : DS_PROTO_CHAT, s->recipe.openai_errors, x ? x->id : id);
+    n = (size_t)snprintf(
+        out, sizeof out,
+        "HTTP/1.1 %d %s\r\nConnection: close\r\nContent-Type: application/json\r\nx-request-id: %s\r\nContent-Length: %zu\r\n\r\n%s",
+        e.status, phrase, x ? x->id : id, n, body);
+    c->dead = true;
+    (void)!send(c->fd, out, n, MSG_NOSIGNAL | MSG_DONTWAIT);
+    for (int i = 0; i < 64 && recv(c->fd, out, sizeof out, MSG_DONTWAIT) > 0; i++)
+        ; /* what is unread when the socket is closed would make a reset of it */
+    shutdown(c->fd, SHUT_WR);
+    s->m.refused[status == 413 ? DS_REFUSED_TOO_LARGE : DS_REFUSED_FRAMING]++;
+    s->m.http[4]++;
+    if (!x)
+        return;
+    x->started = x->replied = true;
+    x->status = e.status;
+    x->why = e.code ? e.code : e.type;
+}
+
 static void on_library_log(void *cls, const char *fmt, va_list ap)
 {
+    static const char refuses[] = "Error processing request (HTTP response code is %u";
     ds_server *s = cls;
     char line[300];
+    va_list again;
 
+    if (strncmp(fmt, refuses, sizeof refuses - 1) == 0) {
+        va_copy(again, ap);
+        unsigned status = va_arg(again, unsigned);
+        answer_for_library(s, status, strstr(va_arg(again, const char *), "chunk") != NULL);
+        va_end(again);
+    }
     vsnprintf(line, sizeof line, fmt, ap);
     ds_logf(s->o.log, DS_LOG_DEBUG, "http message=\"%s\"", line);
 }

@@ -487,19 +487,26 @@ static bool under_messages(const ds_exchange *x)
     return false;
 }
 
-void ds_route_begin(ds_exchange *x, const ds_framing *f)
+void ds_route_proto(ds_exchange *x)
 {
-    ds_server *s = x->s;
-    const char *rest, *type = ds_header(x, "content-type"), *coding = ds_header(x, "content-encoding");
+    const char *rest;
     size_t rest_n;
-    ds_api_error e;
 
     x->route = find_route(x, &rest, &rest_n);
-    x->versioned = ds_header(x, "anthropic-version") != NULL;
     if (x->route && x->route != &models && x->route != &model)
         x->proto = x->route->proto;
     else if (x->versioned || (!x->route && under_messages(x)))
         x->proto = DS_PROTO_MESSAGES;
+}
+
+void ds_route_begin(ds_exchange *x, const ds_framing *f)
+{
+    ds_server *s = x->s;
+    const char *type = ds_header(x, "content-type"), *coding = ds_header(x, "content-encoding");
+    ds_api_error e;
+
+    x->versioned = ds_header(x, "anthropic-version") != NULL;
+    ds_route_proto(x);
     if (f->has_length && f->length > s->o.max_body) {
         ds_api_fail(&e, 413, NULL, NULL, NULL, "the body of %" PRIu64 " bytes is above the limit of %zu", f->length, s->o.max_body);
         x->close = true;

@@ -237,6 +237,7 @@ struct ds_route {
     bool model;                                                   /* needs the model */
     void (*run)(ds_exchange *x, const char *rest, size_t rest_n); /* rest: what a path pattern's * stands for */
 };
+void ds_route_proto(ds_exchange *x); /* the route by its path, and so the form of its errors */
 /* Head read: route, checks that need no body. */
 void ds_route_begin(ds_exchange *x, const ds_framing *f);
 void ds_route_run(ds_exchange *x); /* body read */

@@ -77,13 +77,53 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("name", REFUSED)
+REFUSED_WITH = {
+    "length too large": (413, head("POST", "/v1/messages", "Host: a", "Content-Length: 99999999999999999999999")),
+    "chunk size too large": (413, head("POST", "/v1/messages", "Host: a", "Transfer-Encoding: chunked", body=b"fffffffffffffffff\r\nhi\r\n0\r\n\r\n")),
+    "many lines": (431, head("GET", "/health", "Host: a", *[f"X{i}: 1" for i in range(3000)])),
+    "no version": (400, b"GET /health\r\n\r\n"),
+    "version 2.0": (400, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"),
+    "length of a message": (400, head("POST", "/v1/messages", "Host: a", "Content-Length: x", body=b"{}")),
+    **{name: (400, data) for name, data in REFUSED.items()},
+}
+
+
+@pytest.mark.parametrize("name", REFUSED_WITH)
 def test_framing_refused(server, name):
     # A second request behind the refused one must never be answered: it may be somebody else's body.
-    out = server.raw(REFUSED[name] + head("GET", "/version", "Host: a"))
-    assert out is not None, "left hanging"
-    assert out.startswith((b"HTTP/1.1 400", b"HTTP/1.0 400")), out[:200]
-    assert b" 200 " not in out and b"connection: close" in out.lower()
+    status, data = REFUSED_WITH[name]
+    for _ in range(50):
+        out = server.raw(data + head("GET", "/version", "Host: a"), timeout=20)
+        assert out is not None, "left hanging"
+        assert (out.startswith((b"HTTP/1.1 400 ", b"HTTP/1.0 400 ", b"HTTP/1.1 %d " % status)) or (name.startswith("version") and b" 505 " in out)), out[:200]
+        assert b" 200 " not in out and b"connection: close" in out.lower()
+        body = out.partition(b"\r\n\r\n")[2]
+        if body.startswith(b"{"):
+            break
+        time.sleep(0.05)  # the connection of the request before may still be closing, and the library's answer is for either
+    assert json.loads(body)["error"]["message"] and (b'"type":"error"' in body) == (b"/v1/messages" in data)
+    assert out.startswith((b"HTTP/1.1 %d " % status, b"HTTP/1.0 %d " % status)) and b"x-request-id: " in out.lower()
+
+
+def test_framing_refused_among_others(server):
+    """Whoever is in the middle of a head or a body isn't given another's refusal."""
+    heads = [server.connect() for _ in range(3)]
+    bodies = [server.connect() for _ in range(3)]
+    data = post("Connection: close")
+    for c in heads:
+        c.sendall(data[:30])
+    for c in bodies:
+        c.sendall(data[:-10])
+    for name in REFUSED:
+        out = server.raw(REFUSED[name], timeout=20)
+        assert out.startswith((b"HTTP/1.1 400", b"HTTP/1.0 400")) and b" 200 " not in out, (name, out)
+    for c, at in [(c, 30) for c in heads] + [(c, -10) for c in bodies]:
+        c.sendall(data[at:])
+        out = b""
+        while piece := c.recv(65536):
+            out += piece
+        assert b"HTTP/1.1 200" in out and b"Hello." in out, out
+        c.close()
 
 
 TAKEN = {
