@@ -103,6 +103,7 @@ typedef struct {
     uint64_t seed;
     uint64_t step_ns; /* a step takes at least so long; 0 = as fast as it goes */
     uint64_t row_ns;  /* and so much for each row */
+    uint32_t phases;  /* steps from a sequence's token to its next, as if several engines took turns; 0 = 1 */
     /* Token number `index` of a sample; NULL: a function of prompt, seed and index. May be called twice for one token. */
     int32_t (*token)(void *ctx, void *user, uint32_t sample, uint32_t index);
     void *ctx;
@@ -225,6 +226,7 @@ typedef struct {
             uint32_t held_bytes; /* trailing bytes of the text so far that a stop string may still swallow */
             float logprob;       /* natural logarithm, of the raw logits; 0 when none were asked for */
             uint32_t n_top;
+            uint64_t readable_us;      /* on the monotonic clock: since when this, or an older token read with it, could be read */
             ds_engine_logprob top[20]; /* best first; id -1: the vocabulary is smaller */
         } token;
         struct {

@@ -49,7 +49,8 @@ class Start(C.Structure):
 
 
 class Token(C.Structure):
-    _fields_ = [("id", i32), ("index", u32), ("held_bytes", u32), ("logprob", C.c_float), ("n_top", u32), ("top", EngineLogprob * 20)]
+    _fields_ = [("id", i32), ("index", u32), ("held_bytes", u32), ("logprob", C.c_float), ("n_top", u32), ("readable_us", u64),
+                ("top", EngineLogprob * 20)]
 
 
 class End(C.Structure):

@@ -23,7 +23,7 @@ typedef struct {
     ds_opt_list names, set;
     int mode, act, kernels, encoding, log_level;
     bool no_tcp, strict_model, image_urls, metrics_auth, prefix_cache, quiet;
-    int64_t port, threads, context, max_running, max_requests, step_tokens, prefills, connections, workers, step_us;
+    int64_t port, threads, context, max_running, max_requests, step_tokens, prefills, connections, workers, step_us, phases;
     uint64_t memory, max_head, max_body, max_output_queue, responses_bytes;
     uint64_t header_ms, body_ms, stall_ms, keepalive_ms, idle_ms, drain_ms, request_ms, responses_ttl_ms, target_tbt_ms;
 } options;
@@ -86,6 +86,7 @@ static const ds_opt table[] = {
     { .name = "log-level", .type = DS_OPT_ENUM, O(log_level), .def = "info", .arg = "NAME", .choices = "error|warn|info|debug", .help = "what goes to standard error" },
     { .name = "replay-file", .type = DS_OPT_STR, O(replay), .arg = "F.jsonl", .help = "answers recorded outputs instead of computing, for protocol tests; of the model only tokenizer and config are read" },
     { .name = "replay-step", .type = DS_OPT_INT, O(step_us), .def = "0", .arg = "MICROSECONDS", .min = 0, .max = 60000000, .help = "time of a step then" },
+    { .name = "replay-phases", .type = DS_OPT_INT, O(phases), .def = "1", .arg = "N", .min = 1, .max = 64, .help = "answers get their tokens in N groups, spread over that time" },
     { 0 },
 };
 /* clang-format on */
@@ -234,11 +235,13 @@ static ds_rc open_engine(service *s, ds_engine_opts *eo, ds_config *config, ds_e
             eo->kv_blocks = 16384; /* no block holds anything */
         if (eo->kv_blocks < eo->max_context / 128 + 2)
             eo->kv_blocks = eo->max_context / 128 + 2;
-        return ds_engine_create_stub(
-            &s->engine,
-            &(ds_engine_stub){
-                .vocab = ds_tokenizer_size(s->tokenizer), .token = replayed_token, .ctx = s, .step_ns = (uint64_t)o->step_us * 1000 },
-            eo, err);
+        return ds_engine_create_stub(&s->engine,
+                                     &(ds_engine_stub){ .vocab = ds_tokenizer_size(s->tokenizer),
+                                                        .token = replayed_token,
+                                                        .ctx = s,
+                                                        .step_ns = (uint64_t)o->step_us * 1000 / (uint64_t)o->phases,
+                                                        .phases = (uint32_t)o->phases },
+                                     eo, err);
     }
     rc = ds_cli_model_open(&s->m, o->model, ds_cli_kernels(o->kernels), (uint32_t)o->threads, err);
     if (rc != DS_OK)

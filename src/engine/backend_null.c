@@ -22,7 +22,8 @@ typedef struct {
     bool decoding, ended;
     uint32_t pos; /* NOWHERE: forgotten */
     int32_t next;
-    uint64_t h; /* of the tokens in front of pos */
+    uint64_t h;       /* of the tokens in front of pos */
+    uint64_t step_no; /* of the last step that gave tokens */
     /* verify */
     uint64_t hist[HIST]; /* h behind position p, at p % HIST */
     uint32_t win_lo;     /* encoder windows hold win_lo .. pos-1 */
@@ -280,6 +281,10 @@ static void run_step(null_dev *d, ds_dev_step *s)
         out->skipped = atomic_load_explicit(&r->sample->stopped, memory_order_relaxed) || (r->decode && l->decoding && l->ended);
         if (out->skipped)
             continue;
+        if (r->decode && s->no - l->step_no < d->o.phases) {
+            out->pos = l->pos;
+            continue;
+        }
         before = r->decode ? l->pos : r->pos;
         if (r->decode) {
             n = r->drafts < left ? r->drafts : left;
@@ -288,6 +293,8 @@ static void run_step(null_dev *d, ds_dev_step *s)
         } else {
             run_prompt(d, l, r, out);
         }
+        if (out->n_tokens)
+            l->step_no = s->no;
         n = l->pos - before;
         s->q += n;
         s->qc += (double)n * before;

@@ -320,6 +320,8 @@ void ds_eng_publish(ds_engine *e)
         bool end = s->ended && (s->state == S_GONE || !s->borrows);
         if ((s->admitted && !s->pub_start) || s->n_out != s->pub_out || (end && !s->pub_end))
             push_ready(e, r);
+        if (s->pub_out == s->read_out)
+            s->unread_us = begin / 1000;
         s->dirty = false;
         s->pub_start = s->admitted;
         s->pub_out = s->n_out;
@@ -358,6 +360,7 @@ static void token_event(ds_event *ev, const ds_eng_sample *s, uint32_t i)
     ev->token.held_bytes = s->held ? s->held[i] : 0;
     ev->token.logprob = s->lp ? s->lp[i] : 0.0f;
     ev->token.n_top = s->dev.n_top;
+    ev->token.readable_us = s->unread_us;
     if (s->top)
         memcpy(ev->token.top, s->top + (size_t)i * s->dev.n_top, s->dev.n_top * sizeof *s->top);
 }

@@ -72,6 +72,7 @@ typedef struct ds_eng_sample {
     /* [mu] what poll sees and what it has given out */
     bool pub_start, pub_end, read_start, read_end;
     uint32_t pub_out, read_out;
+    uint64_t unread_us; /* when the oldest token was published that wasn't read */
 
     /* [const] */
     uint32_t index, cap_out, cap_blocks;

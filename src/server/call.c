@@ -480,6 +480,7 @@ static void on_token(ds_call *c, uint32_t choice, const ds_event *ev)
     bool want = c->info->sampling.logprobs || c->info->include_logprobs;
     uint64_t now;
     ds_err err;
+    ds_rc rc;
 
     if (k->finished || !c->x || c->failed) {
         c->s->m.lost_tokens[0] += !k->finished;
@@ -502,7 +503,10 @@ static void on_token(ds_call *c, uint32_t choice, const ds_event *ev)
     for (uint32_t i = 0; want && i < ev->token.n_top && i < 20 && ev->token.top[i].id >= 0; i++)
         top[lp.n_top++] = (ds_top_logprob){ (uint32_t)ev->token.top[i].id, ev->token.top[i].logprob };
     c->x->put_us = now;
-    if (ds_stream_token(c->stream, choice, (uint32_t)ev->token.id, want ? &lp : NULL, &err) != DS_OK) {
+    c->s->event_us = ev->token.readable_us;
+    rc = ds_stream_token(c->stream, choice, (uint32_t)ev->token.id, want ? &lp : NULL, &err);
+    c->s->event_us = 0;
+    if (rc != DS_OK) {
         fail_with(c, 500, NULL, "the server is out of memory");
     } else if (c->x && ds_stream_done(c->stream, choice)) {
         /* Nothing that follows can matter: the answer is over for the client now, and for the engine at its next turn. */

@@ -193,7 +193,7 @@ const char *ds_server_url(const ds_server *s)
 
 /* ---- from other threads and signal handlers: nothing but atomics and write() ---- */
 
-void ds_server_poke(ds_server *s)
+void ds_server_wake(ds_server *s)
 {
     uint64_t one = 1;
     int keep = errno;
@@ -201,17 +201,10 @@ void ds_server_poke(ds_server *s)
     errno = keep;
 }
 
-void ds_server_wake(ds_server *s)
-{
-    uint64_t none = 0;
-    atomic_compare_exchange_strong_explicit(&s->woken_us, &none, ds_now_us(), memory_order_acq_rel, memory_order_acquire);
-    ds_server_poke(s);
-}
-
 void ds_server_ask(ds_server *s, ds_server_ask_kind what)
 {
     atomic_fetch_or_explicit(&s->asks, (unsigned)what, memory_order_relaxed);
-    ds_server_poke(s);
+    ds_server_wake(s);
 }
 
 /* ---- the loop ---- */
@@ -222,7 +215,7 @@ static void *load(void *arg)
 
     s->load_rc = s->hooks.load(s->hooks.ctx, &s->model, &s->load_err);
     atomic_store_explicit(&s->loaded, true, memory_order_release);
-    ds_server_poke(s);
+    ds_server_wake(s);
     return NULL;
 }
 
@@ -254,18 +247,12 @@ static void take_engine_events(ds_server *s)
     ds_event ev[ENGINE_EVENTS];
     size_t n;
 
-    if (!s->more_events) { /* those left over are as old as they were */
-        uint64_t woken = atomic_exchange_explicit(&s->woken_us, 0, memory_order_acq_rel);
-        s->step_us = woken ? woken : s->now_us;
-    }
-    s->event_us = s->step_us;
     n = ds_engine_poll(s->model.engine, ev, ENGINE_EVENTS);
     for (size_t i = 0; i < n; i++) {
         ds_call_event(ev[i].user, &ev[i]);
         if (i + 1 == n || ev[i + 1].user != ev[i].user)
             ds_http_push(s);
     }
-    s->event_us = 0;
     s->more_events = n == ENGINE_EVENTS;
 }
 

@@ -170,8 +170,6 @@ struct ds_server {
     uint64_t id_seed[2];
     /* [atomic] bits of ds_server_ask_kind; relaxed: the eventfd orders */
     atomic_uint asks;
-    /* [atomic] when the engine first had events since the loop last looked, 0: none since; acquire and release, by exchange */
-    _Atomic uint64_t woken_us;
     /* set by load before `loaded` (release), read by the loop after it (acquire), then [const] */
     ds_server_model model;
     ds_rc load_rc;
@@ -182,8 +180,7 @@ struct ds_server {
     bool up, draining, stopping, more_events;
     bool overdue;      /* draining took too long: whoever still waits was told so */
     uint64_t now_us;   /* begin of this turn: the kernel's events were reported then */
-    uint64_t step_us;  /* since when the engine's events could be read that are taken in this turn or were left over from the last */
-    uint64_t event_us; /* the same while they are taken, else 0 */
+    uint64_t event_us; /* while a token is passed on: since when it could be read; else 0 */
     uint64_t drain_until_us, next_sweep_us, next_store_us;
     ds_conn *conns;
     ds_exchange *to_push; /* streams with something new to send */
@@ -268,7 +265,6 @@ void ds_workers_sweep(ds_server *s);    /* the store's housekeeping, by a worker
 
 /* server.c */
 int64_t ds_server_wall(const ds_server *s);
-void ds_server_poke(ds_server *s); /* ends the loop's wait; safe in signal handlers */
 void ds_server_make_id(ds_server *s, char *out, size_t cap, const char *prefix);
 
 /* openapi.json as the build makes it into openapi.c */

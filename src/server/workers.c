@@ -44,7 +44,7 @@ static void *work(void *arg)
         pthread_mutex_lock(&s->mu);
         append(&s->done_end, c);
         pthread_mutex_unlock(&s->mu);
-        ds_server_poke(s);
+        ds_server_wake(s);
         pthread_mutex_lock(&s->mu);
     }
     pthread_mutex_unlock(&s->mu);
