@@ -100,6 +100,8 @@ def test_unit(installed, deepserve, program, tmp_path):
     drain = re.search(r"--drain-timeout.*?default (\d+)s", deepserve("serve", "--help").stdout.decode(), re.S)
     assert int(drain.group(1)) < int(re.search(r"TimeoutStopSec=(\d+)", unit).group(1))
     defaults = (installed / "share" / "doc" / "deepserve" / "deepserve.default").read_text()
+    for place in re.findall(r"/run/(\w+)/", (ROOT / "docs" / "server.md").read_text(encoding="utf-8")):
+        assert f"\nRuntimeDirectory={place}\n" in unit  # what the documentation puts there can be made by the service
     known = options(deepserve, ["serve"])
     assert all(o in known for o in re.findall(r"--([\w-]+)", defaults))
     if not shutil.which("systemd-analyze"):
