@@ -77,8 +77,22 @@ typedef struct {
     size_t in, c0, steps, left; /* `left` tiles aren't done yet; the next is step `step` of `half` */
     size_t half, step;
     ds_mat_type type;
-    const uint8_t *ahead, *ahead_scale; /* what is fetched with the next tile, of the next block */
 } filler;
+
+/* With each tile, two of its sixteen rows are fetched into L2 for the panel after the one that is being decoded; after a row's last columns come the first ones of the next block. */
+static inline __attribute__((always_inline)) void fetch_rows(const filler *f, ds_mat_type type)
+{
+    size_t bits = ds_gemm_bits(type), row_bytes = f->in * bits / 8, each = PANEL * bits / 8;
+    size_t at = f->c0 + PANEL < f->in ? (f->c0 + PANEL) * bits / 8 : OUTS * row_bytes;
+    const code_row *row = f->row + f->half * GROUP + f->step * 2;
+
+    for (size_t i = 0; i < 2; i++) {
+        for (size_t b = 0; b < each; b += 64)
+            __builtin_prefetch(row[i].data + at + b, 0, 2);
+        if (type == DS_MAT_MXFP4 || type == DS_MAT_FP8_ROWS)
+            __builtin_prefetch(row[i].scale + at * 8 / bits / 32, 0, 2);
+    }
+}
 
 static inline __attribute__((always_inline)) void fill_tile(filler *f, ds_mat_type type)
 {
@@ -86,13 +100,7 @@ static inline __attribute__((always_inline)) void fill_tile(filler *f, ds_mat_ty
     const code_row *row = f->row + f->half * GROUP;
     size_t c = f->c0 + f->step * STEP;
 
-    for (size_t i = 0; i < ds_gemm_bits(type); i++)
-        __builtin_prefetch(f->ahead + 64 * i, 0, 2);
-    f->ahead += 64 * ds_gemm_bits(type);
-    if (type == DS_MAT_MXFP4 || type == DS_MAT_FP8_ROWS) {
-        __builtin_prefetch(f->ahead_scale, 0, 2);
-        f->ahead_scale += 16;
-    }
+    fetch_rows(f, type);
 #pragma GCC unroll 4
     for (int i = 0; i < 16; i++)
         _mm512_store_si512(&a[i], decode_bf16(type, row[i], c, f->in));
@@ -124,17 +132,7 @@ static void fill_one(filler *f)
 static filler fill_of(panel *a, const code_row *row, const ds_mat *w, size_t c0, size_t halves)
 {
     size_t ld = padded(w->in), steps = c0 >= ld ? 0 : (ld - c0 < PANEL ? ld - c0 : PANEL) / STEP;
-    size_t before = c0 / STEP * halves, bits = ds_gemm_bits(w->type);
-
-    return (filler){ .a = *a,
-                     .row = row,
-                     .in = w->in,
-                     .c0 = c0,
-                     .steps = steps,
-                     .left = halves * steps,
-                     .type = w->type,
-                     .ahead = row[0].data + OUTS * w->in * bits / 8 + before * 64 * bits,
-                     .ahead_scale = row[0].scale ? row[0].scale + OUTS * w->in / 32 + before * 16 : NULL };
+    return (filler){ .a = *a, .row = row, .in = w->in, .c0 = c0, .steps = steps, .left = halves * steps, .type = w->type };
 }
 
 /* ---- products ---- */
