@@ -92,8 +92,8 @@ static ds_rc check(ds_call *c)
         return ds_api_fail(&c->refusal, 404, "not_found_error", "model_not_found", "model", "the model %.*s does not exist here",
                            (int)(i->model.n < 200 ? i->model.n : 200), i->model.p);
     if (i->sampling.min_tokens > i->max_tokens)
-        return ds_api_fail(&c->refusal, 400, NULL, NULL, "min_tokens", "%u is more than the output limit, %u", i->sampling.min_tokens,
-                           i->max_tokens);
+        return ds_api_fail(&c->refusal, 400, NULL, NULL, "min_tokens", "min_tokens: %u is more than the output limit, %u",
+                           i->sampling.min_tokens, i->max_tokens);
     for (uint32_t k = 0; k < i->sampling.n_logit_bias; k++)
         if (i->sampling.logit_bias[k].token >= ds_tokenizer_size(c->s->model.tokenizer))
             return ds_api_fail(&c->refusal, 400, NULL, NULL, "logit_bias", "the model has no token %u", i->sampling.logit_bias[k].token);
