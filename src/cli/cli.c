@@ -54,7 +54,7 @@ int ds_cli_parse(const ds_opt_cmd *cmd, void *dst, int argc, char **argv, bool *
     ds_err err;
 
     if (ds_opt_parse(cmd, dst, argc, argv, &word, 0, &n, given, &help, &err) != DS_OK)
-        return ds_cli_wrong(argv[0], "%s", err.msg);
+        return ds_cli_wrong(strchr(cmd->command, ' ') + 1, "%s", err.msg); /* argv[0] has only the last of two words */
     if (!help)
         return -1;
     ds_opt_print_help(cmd, stdout);

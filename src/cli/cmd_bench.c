@@ -111,6 +111,6 @@ int ds_cmd_bench(int argc, char **argv)
     };
     rc = ds_bench_run(&b, o.json ? print_json : print_line, &header, &err);
     if (rc == DS_E_ARG && strncmp(err.msg, "bench: no op", 12) == 0)
-        return ds_cli_wrong("bench", "%s", err.msg);
+        return ds_cli_wrong("bench", "%s", err.msg + strlen("bench: "));
     return rc == DS_OK ? 0 : ds_cli_fail("bench", &err);
 }

@@ -5,6 +5,7 @@
  * from there. */
 #include "cli/cli.h"
 
+#include <inttypes.h>
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -448,6 +449,8 @@ static ds_rc finish_case(const bench *b, const result *r, ds_rc rc, ds_err *err)
     return rc;
 }
 
+enum { TRACE_MAX = 1000000 };
+
 static uint32_t clip(const bench *b, int64_t prompt, int64_t output)
 {
     int64_t room = (int64_t)b->context - output;
@@ -466,7 +469,7 @@ static ds_rc case_batch(const bench *b, ds_err *err)
         ds_engine_opts o = engine_opts(b, both[k]);
         uint32_t some = k == 0 && n > 8 ? 8 : n;
         for (uint32_t i = 0; i < some; i++)
-            a[i] = (arrival){ .prompt = clip(b, b->o->prompt, b->o->output), .output = (uint32_t)b->o->output, .measured = true };
+            a[i] = (arrival){ .prompt = (uint32_t)b->o->prompt, .output = (uint32_t)b->o->output, .measured = true };
         snprintf(r.what, sizeof r.what, "%u requests of %u + %u tokens, %u at a time", some, a[0].prompt, a[0].output, both[k]);
         rc = load_case(b, &r, &o, a, some, both[k], err);
         if (k == 0) {
@@ -489,24 +492,32 @@ static ds_rc read_trace(const bench *b, arrival **out, uint32_t *n, ds_err *err)
     double at;
     unsigned prompt, output;
     int got = 0;
+    ds_rc rc = DS_OK;
 
     if (!f)
         return ds_fail(err, DS_E_IO, "%.200s: %s", b->o->trace, strerror(errno));
-    while ((got = fscanf(f, "%lf %u %u", &at, &prompt, &output)) == 3 && at >= 0.0 && at < 1e6 && prompt > 0 && output > 0 &&
-           *n < 1000000) {
-        if (*n == cap) {
+    while (rc == DS_OK && (got = fscanf(f, "%lf %u %u", &at, &prompt, &output)) == 3) {
+        if (!(at >= 0.0 && at < 1e6) || prompt == 0 || output == 0)
+            break;
+        if ((uint64_t)prompt + output > b->context)
+            rc = ds_fail(err, DS_E_FORMAT, "%.200s: line %u: %u + %u tokens exceed the context of %u", b->o->trace, *n + 1, prompt, output,
+                         b->context);
+        else if (*n == TRACE_MAX)
+            rc = ds_fail(err, DS_E_FORMAT, "%.200s: more than %d lines", b->o->trace, TRACE_MAX);
+        if (rc == DS_OK && *n == cap) {
             arrival *p = realloc(*out, (cap = cap ? 2 * cap : 256) * sizeof *p);
             if (!p)
-                break;
-            *out = p;
+                rc = ds_fail(err, DS_E_NOMEM, "%.200s: out of memory", b->o->trace);
+            else
+                *out = p;
         }
-        (*out)[(*n)++] =
-            (arrival){ .at_us = (uint64_t)(at * 1e6) + 1, .prompt = clip(b, prompt, output), .output = output, .measured = true };
+        if (rc == DS_OK)
+            (*out)[(*n)++] = (arrival){ .at_us = (uint64_t)(at * 1e6) + 1, .prompt = prompt, .output = output, .measured = true };
     }
     fclose(f);
-    if (got != EOF || *n == 0)
-        return ds_fail(err, DS_E_FORMAT, "%.200s: line %u: expected `seconds prompt_tokens output_tokens`", b->o->trace, *n + 1);
-    return DS_OK;
+    if (rc == DS_OK && (got != EOF || *n == 0))
+        rc = ds_fail(err, DS_E_FORMAT, "%.200s: line %u: expected `seconds prompt_tokens output_tokens`", b->o->trace, *n + 1);
+    return rc;
 }
 
 static ds_rc case_open(const bench *b, ds_err *err)
@@ -528,10 +539,9 @@ static ds_rc case_open(const bench *b, ds_err *err)
             return ds_fail(err, DS_E_NOMEM, "out of memory");
         for (uint32_t i = 0; i < n; i++) {
             at -= log(1.0 - ds_rng_unit((uint64_t)b->o->seed, 7, i)) / b->o->rate;
-            a[i] = (arrival){ .at_us = (uint64_t)(at * 1e6) + 1,
-                              .prompt = clip(b, b->o->prompt, b->o->output),
-                              .output = (uint32_t)b->o->output,
-                              .measured = true };
+            a[i] = (arrival){
+                .at_us = (uint64_t)(at * 1e6) + 1, .prompt = (uint32_t)b->o->prompt, .output = (uint32_t)b->o->output, .measured = true
+            };
         }
         snprintf(r.what, sizeof r.what, "%u requests of %u + %u tokens, Poisson, %g a second", n, a[0].prompt, a[0].output, b->o->rate);
     }
@@ -672,6 +682,9 @@ int ds_cmd_bench_serve(int argc, char **argv)
         b.vocab = c->vocab_size;
         rc = ds_cli_ids_check(&b.text, b.vocab, &err);
         b.context = c->max_position_embeddings < 40960 ? c->max_position_embeddings : 40960;
+        if (rc == DS_OK && (wanted(&o, "batch") || (wanted(&o, "open") && !o.trace)) && o.prompt + o.output > b.context)
+            rc = ds_fail(&err, DS_E_ARG, "--prompt-tokens %" PRId64 " and --max-tokens %" PRId64 " exceed the context of %u tokens",
+                         o.prompt, o.output, b.context);
         if (rc == DS_OK && wanted(&o, "batch"))
             rc = case_batch(&b, &err);
         if (rc == DS_OK && wanted(&o, "open"))

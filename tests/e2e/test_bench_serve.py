@@ -36,3 +36,11 @@ def test_wrong_use(deepserve, model, tmp_path):
     bad.write_text("0 20\n")
     r = deepserve("bench", "serve", "--model", model, "--case", "open", "--trace", bad)
     assert r.returncode == 1 and b"line 1" in r.stderr
+    for text, says in (("0 20 5\n1 99999999 5\n", "line 2: 99999999 + 5 tokens exceed the context"), ("0 20 5\n1e300 5 5\n", "line 2: expected"), ("0 20 0\n", "line 1"), ("", "line 1")):
+        bad.write_text(text)
+        r = deepserve("bench", "serve", "--model", model, "--case", "open", "--trace", bad)
+        assert r.returncode == 1 and r.stdout == b"" and says in r.stderr.decode()
+    r = deepserve("bench", "serve", "--model", model, "--case", "batch", "--prompt-tokens", 1 << 20)
+    assert r.returncode == 1 and r.stdout == b"" and b"exceed the context" in r.stderr
+    r = deepserve("bench", "serve", "--rate", "nan")
+    assert r.returncode == 2 and r.stderr.count(b"deepserve bench serve") == 2  # also the way to its help page
