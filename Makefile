@@ -10,7 +10,8 @@ $(BUILD)/build.ninja:
 	meson setup $(BUILD)
 deps:
 	tools/deps.sh
-demo: all
+demo: $(BUILD)/build.ninja # the program alone: half of the work of `all`
+	ninja -C $(BUILD) deepserve
 	tools/demo.sh $(BUILD)
 test: all
 	tests/run.py --build $(BUILD)
