@@ -163,7 +163,7 @@ def run_pytest(counts, build, folder, expression):
                 failed += 1
             elif skipped is not None:  # of a whole file the message says only that
                 _, whole_file, reason = (skipped.text or "").partition("Skipped: ")
-                counts.skip(name, reason.rstrip("'\")") if whole_file else skipped.get("message") or "")
+                counts.skip(name, reason[:-2] if whole_file else skipped.get("message") or "")  # it ends a tuple of strings
             else:
                 counts.passed += 1
         if failed == 0 and status not in (0, 5):

@@ -11,6 +11,10 @@ if [ ! -f "$model/config.json" ]; then
     echo "demo: $model holds no model" >&2
     exit 1
 fi
+if [ ! -x "$build/deepserve" ]; then
+    echo "demo: $build/deepserve isn't built; make demo does that, too" >&2
+    exit 1
+fi
 echo "A conversation with the demonstration model (46 MB of FP8 and MXFP4 weights), on this machine's CPU:"
 echo
 printf '%s\n' "Hello!" "Who are you?" "What is the capital of Japan?" "What is 12 * 8?" "Tell me a short story about a fox." "Thank you!" |
