@@ -333,6 +333,13 @@ static void on_signal(int sig)
         ds_server_ask(signaled, terms++ == 0 ? DS_SERVER_DRAIN : DS_SERVER_STOP);
 }
 
+static void ignore_signals(void)
+{
+    signal(SIGINT, SIG_IGN);
+    signal(SIGTERM, SIG_IGN);
+    signal(SIGHUP, SIG_IGN);
+}
+
 static void catch_signals(ds_server *s)
 {
     struct sigaction a = { .sa_handler = on_signal, .sa_flags = SA_RESTART };
@@ -410,7 +417,9 @@ static ds_rc run(service *s, const ds_server_opts *so, ds_err *err)
     if (rc != DS_OK)
         return rc;
     catch_signals(s->server);
-    return ds_server_run(s->server, &hooks, err);
+    rc = ds_server_run(s->server, &hooks, err);
+    ignore_signals(); /* the server that they ask for something is about to go, and so is the program */
+    return rc;
 }
 
 static void raise_file_limit(void)
