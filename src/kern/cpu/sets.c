@@ -1,6 +1,7 @@
 /* Which bodies a set has, and what a CPU must have for it. */
 #include "kern/cpu/cpu.h"
 
+#include <cpuid.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -10,10 +11,23 @@
 #include "kern/cpu/index.h"
 #include "kern/ref/ref.h"
 
+/* What Clang 14 has no names for. */
+static bool has_f16c(void)
+{
+    unsigned a, b, c, d;
+    return __get_cpuid(1, &a, &b, &c, &d) && c >> 29 & 1;
+}
+
+static bool has_amx_tile_bf16(void)
+{
+    unsigned a, b, c, d;
+    return __get_cpuid_count(7, 0, &a, &b, &c, &d) && d >> 24 & 1 && d >> 22 & 1;
+}
+
 bool ds_cpu_has_avx2(const char **lacks)
 {
     *lacks = "AVX2, FMA and F16C";
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();
 }
 
 bool ds_cpu_has_avx512(const char **lacks)
@@ -37,7 +51,7 @@ bool ds_cpu_has_amx(const char **lacks)
     if (!ds_cpu_has_avx512(lacks))
         return false;
     *lacks = "AMX-TILE, AMX-BF16 and AVX-512 BF16";
-    if (!__builtin_cpu_supports("amx-tile") || !__builtin_cpu_supports("amx-bf16") || !__builtin_cpu_supports("avx512bf16"))
+    if (!has_amx_tile_bf16() || !__builtin_cpu_supports("avx512bf16"))
         return false;
     *lacks = "AMX tiles that the operating system hands out";
     return tiles_allowed();

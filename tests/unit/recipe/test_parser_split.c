@@ -127,8 +127,8 @@ static void all_the_same(void **state)
     static const char *const stops[] = { "END",
                                          "\n\n",
                                          "E",
-                                         "\xe6\x97\xa5"
-                                         "END",
+                                         ("\xe6\x97\xa5"
+                                          "END"),
                                          "</t",
                                          "]" };
     static const size_t lens[] = { 3, 2, 1, 6, 3, 1 };
