@@ -93,14 +93,15 @@ static inline size_t ds_gemm_part(size_t n, size_t parts, size_t i)
     return n * i / parts;
 }
 
-/* Part `part` of `parts` of what comes after the panel of `columns` columns up to c1 of 16 outputs: the next columns, or the first ones of the next outputs. */
+/* Part `part` of `parts` of what comes after the panel of `columns` columns (a power of two) up to c1 of 16 outputs: the next columns, or the first ones of the next outputs. */
 static inline void ds_gemm_fetch_panel(const ds_mat *w, uint64_t o0, size_t c1, size_t columns, size_t part, size_t parts)
 {
-    size_t bits = ds_gemm_bits(w->type), row = (size_t)w->in * bits / 8, each = columns * bits / 512, lines = DS_GEMM_OUTS * each;
+    size_t bits = ds_gemm_bits(w->type), row = (size_t)w->in * bits / 8, each = columns * bits / 512, lines = DS_GEMM_OUTS * each,
+           shift = (size_t)__builtin_ctzl(each);
     const uint8_t *at = (const uint8_t *)w->data + (c1 < w->in ? o0 * row + c1 * bits / 8 : (o0 + DS_GEMM_OUTS) * row);
 
     for (size_t i = ds_gemm_part(lines, parts, part); i < ds_gemm_part(lines, parts, part + 1); i++)
-        __builtin_prefetch(at + i / each * row + i % each * 64, 0, 2);
+        __builtin_prefetch(at + (i >> shift) * row + (i & (each - 1)) * 64, 0, 2);
 }
 
 void ds_linear_cpu(ds_exec *e, const ds_op_linear *a, const ds_gemm_pair *p);

@@ -13,7 +13,7 @@
 enum {
     KC = 2048,
     MR = 4,
-    DIRECT = 16 /* rows at most without a panel, if there is FP8 */,
+    DIRECT = 8 /* rows at most without a panel, if there is FP8 */,
     L2_ROWS_BYTES = 320 << 10,
     QUADS = DS_GEMM_OUTS / 4,
     TILES = DS_GEMM_ROWS / MR

@@ -328,7 +328,7 @@ static void tile(vf *chains, float *sums, const float *x, size_t ldx, const floa
 static inline size_t direct_rows(ds_mat_type type)
 {
     bool codes = type != DS_MAT_F32 && type != DS_MAT_BF16;
-    return VW == 8 && codes ? 8 : VW == 16 && codes && type != DS_MAT_MXFP4 ? 32 : DS_GEMM_ROWS;
+    return VW == 8 && codes ? 4 : VW == 16 && codes && type != DS_MAT_MXFP4 ? 32 : DS_GEMM_ROWS;
 }
 
 static void block(float *out, const void *set, size_t rows, size_t row0, size_t n_rows, const ds_mat *w, uint64_t o0, uint32_t n_outs,
