@@ -1,9 +1,10 @@
 """What `deepserve serve` refuses at its start: one line that names the option or file, the value and the rule."""
+import signal
 import subprocess
 
 import pytest
 
-from server_lib import make_model
+from server_lib import Server, make_model
 
 
 @pytest.fixture(scope="module")
@@ -72,3 +73,13 @@ def test_files_of_the_server(refused, tmp_path):
                          (("--api-keys", text), text, "line 1"), (("--access-log", tmp_path / "no" / "log"), "no/log", "No such"), (("--unix-socket", text), text, "no socket"),
                          (("--unix-socket", tmp_path / ("s" * 120)), "107"), (("--host", "203.0.113.1", "--api-keys", "/dev/null"), "/dev/null", "regular")):
         refused(1, *words, args=args)
+
+
+def test_signals_until_the_end(program, model, tmp_path):
+    """Whenever a signal comes, also while the server is taken apart, it ends with status 0."""
+    for _ in range(10):
+        with Server(program, model, "--quiet", replay=[{"text": "x", "repeat": True}], folder=tmp_path) as s:
+            while s.process.poll() is None:
+                for sig in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+                    s.process.send_signal(sig)
+        assert s.process.returncode == 0, s.log
