@@ -22,6 +22,7 @@ typedef struct {
     const char *kernels;  /* "ref", "avx2", "avx512", "amx"; NULL = the best here */
     ds_engine_mode mode;  /* CED */
     bool bf16;            /* activations; f32 */
+    bool pin;             /* helper threads stay each on a CPU of its own, unless there are more threads than CPUs; no */
     uint32_t threads;     /* one for each CPU */
     uint32_t max_context; /* tokens of prompt and output; the model's limit, or what fits into memory */
     uint32_t max_running; /* sequences decoded at a time; 16 */

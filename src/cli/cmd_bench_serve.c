@@ -25,7 +25,7 @@ typedef struct {
     int kernels, mode;
     int64_t threads, requests, concurrency, prompt, output, target_us, seed;
     double rate;
-    bool json;
+    bool json, pin;
 } options;
 
 static const ds_opt table[] = {
@@ -108,6 +108,7 @@ static const ds_opt table[] = {
     DS_CLI_OPT_MODE(offsetof(options, mode), "ced", "prefill"),
     DS_CLI_OPT_KERNELS(offsetof(options, kernels)),
     DS_CLI_OPT_THREADS(offsetof(options, threads)),
+    DS_CLI_OPT_PIN(offsetof(options, pin)),
     { .name = "json", .type = DS_OPT_FLAG, .offset = offsetof(options, json), .help = "a JSON object for each case, one a line" },
     { 0 },
 };
@@ -676,7 +677,8 @@ int ds_cmd_bench_serve(int argc, char **argv)
             rc = case_host(&b, 1024, &err);
     }
     if (rc == DS_OK && o.model)
-        rc = ds_cli_model_open(&b.m, o.model, ds_cli_kernels(o.kernels), (uint32_t)o.threads, &err);
+        rc = ds_cli_model_open(&b.m, o.model, ds_cli_kernels(o.kernels), &(ds_pool_opts){ .n_threads = (uint32_t)o.threads, .pin = o.pin },
+                               &err);
     if (rc == DS_OK && o.model) {
         const ds_config *c = ds_model_config(b.m.model);
         b.vocab = c->vocab_size;

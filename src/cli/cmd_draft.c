@@ -126,7 +126,7 @@ int ds_cmd_draft(int argc, char **argv)
     if (wrong)
         return ds_cli_wrong("draft", "%s", err.msg);
     if (rc == DS_OK)
-        rc = ds_cli_model_open(&m, o.model, ds_cli_kernels(o.kernels), (uint32_t)o.threads, &err);
+        rc = ds_cli_model_open(&m, o.model, ds_cli_kernels(o.kernels), &(ds_pool_opts){ .n_threads = (uint32_t)o.threads }, &err);
     if (rc == DS_OK) {
         c = ds_model_config(m.model);
         rc = ds_cli_ids_check(&ids, c->vocab_size, &err);

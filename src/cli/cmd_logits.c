@@ -133,7 +133,7 @@ int ds_cmd_logits(int argc, char **argv)
     }
     last = o.last ? (uint32_t)o.last : o.mode == MODE_CED ? 1 : ids.n;
     if (rc == DS_OK)
-        rc = ds_cli_model_open(&m, o.model, ds_cli_kernels(o.kernels), (uint32_t)o.threads, &err);
+        rc = ds_cli_model_open(&m, o.model, ds_cli_kernels(o.kernels), &(ds_pool_opts){ .n_threads = (uint32_t)o.threads }, &err);
     if (rc == DS_OK)
         rc = check(&o, ds_model_config(m.model), &ids, last, &err);
     if (rc == DS_OK)

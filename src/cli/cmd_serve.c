@@ -22,7 +22,7 @@ typedef struct {
         *replay;
     ds_opt_list names, set;
     int mode, act, kernels, encoding, log_level;
-    bool no_tcp, strict_model, image_urls, metrics_auth, prefix_cache, quiet;
+    bool no_tcp, strict_model, image_urls, metrics_auth, prefix_cache, quiet, pin;
     int64_t port, threads, context, max_running, max_requests, step_tokens, prefills, connections, workers, step_us, phases;
     uint64_t memory, max_head, max_body, max_output_queue, responses_bytes;
     uint64_t header_ms, body_ms, stall_ms, keepalive_ms, idle_ms, drain_ms, request_ms, responses_ttl_ms, target_tbt_ms;
@@ -61,6 +61,7 @@ static const ds_opt table[] = {
     { .name = "act", .type = DS_OPT_ENUM, O(act), .def = "f32", .arg = "NAME", .choices = "f32|bf16", .help = "activations" },
     { .name = "kernels", .type = DS_OPT_ENUM, O(kernels), .def = "best", .arg = "NAME", .choices = DS_CLI_KERNELS, .help = "instruction set" },
     { .name = "threads", .type = DS_OPT_INT, O(threads), .arg = "N", .min = 1, .max = 1024, .help = "threads of the model (default: one for each CPU)" },
+    DS_CLI_OPT_PIN(offsetof(options, pin)),
 
     { .name = "max-head", .type = DS_OPT_BYTES, O(max_head), .def = "32KiB", .arg = "BYTES", .min = 1024, .max = 1 << 20, .help = "request line and headers" },
     { .name = "header-timeout", .type = DS_OPT_MS, O(header_ms), .def = "10s", .arg = "TIME", .min = 1, .max = 3600000, .help = "for the whole head" },
@@ -243,7 +244,8 @@ static ds_rc open_engine(service *s, ds_engine_opts *eo, ds_config *config, ds_e
                                                         .phases = (uint32_t)o->phases },
                                      eo, err);
     }
-    rc = ds_cli_model_open(&s->m, o->model, ds_cli_kernels(o->kernels), (uint32_t)o->threads, err);
+    rc = ds_cli_model_open(&s->m, o->model, ds_cli_kernels(o->kernels), &(ds_pool_opts){ .n_threads = (uint32_t)o->threads, .pin = o->pin },
+                           err);
     if (rc != DS_OK)
         return rc;
     *config = *ds_model_config(s->m.model);

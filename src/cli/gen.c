@@ -35,6 +35,7 @@ ds_rc ds_cli_gen_open(ds_cli_gen *g, const ds_cli_gen_opts *o, int speculate, ui
         .kernels = ds_cli_kernels(o->kernels),
         .mode = o->mode == 0 ? DS_ENGINE_EXACT : DS_ENGINE_CED,
         .bf16 = o->act == 1,
+        .pin = o->pin,
         .threads = (uint32_t)o->threads,
         .max_context = (uint32_t)o->context,
         .max_running = parallel,

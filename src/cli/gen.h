@@ -13,7 +13,7 @@ typedef struct {
     const char *model, *speculate;
     int mode, act, kernels;
     int64_t threads, parallel, chunk, context, max_tokens, min_tokens, top_k, seed;
-    bool ignore_eos;
+    bool ignore_eos, pin;
     double temperature, top_p, min_p, repetition, presence, frequency;
     ds_opt_list stop;
 } ds_cli_gen_opts;
@@ -47,6 +47,7 @@ typedef struct {
     DS_CLI_OPT_ACT(offsetof(options_type, g.act)), \
     DS_CLI_OPT_KERNELS(offsetof(options_type, g.kernels)), \
     DS_CLI_OPT_THREADS(offsetof(options_type, g.threads)), \
+    DS_CLI_OPT_PIN(offsetof(options_type, g.pin)), \
     DS_CLI_OPT_CHUNK(offsetof(options_type, g.chunk)), \
     { .name = "context", .type = DS_OPT_INT, .offset = offsetof(options_type, g.context), .def = "0", .arg = "TOKENS", .min = 0, .max = INT32_MAX, \
       .help = "prompt and answer at most; 0 = the model's limit, or what fits" }

@@ -10,9 +10,9 @@
 
 enum { IDS_FILE_MAX_BYTES = 256 << 20, IDS_MAX = 64 << 20 };
 
-ds_rc ds_cli_model_open(ds_cli_model *m, const char *dir, const char *kernels, uint32_t threads, ds_err *err)
+ds_rc ds_cli_model_open(ds_cli_model *m, const char *dir, const char *kernels, const ds_pool_opts *team, ds_err *err)
 {
-    return ds_llm_open_model(&m->pool, &m->model, dir, kernels, threads, err);
+    return ds_llm_open_model(&m->pool, &m->model, dir, kernels, team, err);
 }
 
 void ds_cli_model_close(ds_cli_model *m)

@@ -12,9 +12,9 @@ typedef struct {
     ds_model *model;
 } ds_cli_model;
 
-/* A team of `threads` (0: one for each CPU) and the model with the kernels wanted (NULL: the best). The token map for Engram comes from the
+/* The team of threads and the model with the kernels wanted (NULL: the best). The token map for Engram comes from the
  * directory's tokenizer.json when the checkpoint has none. On failure nothing is held. */
-ds_rc ds_cli_model_open(ds_cli_model *m, const char *dir, const char *kernels, uint32_t threads, ds_err *err);
+ds_rc ds_cli_model_open(ds_cli_model *m, const char *dir, const char *kernels, const ds_pool_opts *team, ds_err *err);
 void ds_cli_model_close(ds_cli_model *m);
 
 typedef struct {

@@ -15,6 +15,8 @@
     { .name = "kernels", .type = DS_OPT_ENUM, .offset = at, .def = "best", .arg = "NAME", .choices = DS_CLI_KERNELS, .help = "instruction set" }
 #define DS_CLI_OPT_THREADS(at) \
     { .name = "threads", .type = DS_OPT_INT, .offset = at, .arg = "N", .min = 1, .max = 1024, .help = "threads (default: one for each CPU)" }
+#define DS_CLI_OPT_PIN(at) \
+    { .name = "pin", .type = DS_OPT_FLAG, .offset = at, .help = "helper threads stay each on a CPU of its own (not when there are more threads than CPUs)" }
 #define DS_CLI_OPT_CHUNK(at) \
     { .name = "chunk", .type = DS_OPT_INT, .offset = at, .def = "512", .arg = "TOKENS", .min = 1, .max = 1 << 20, \
       .help = "prompt tokens of a step; doesn't change a bit of the result" }

@@ -96,7 +96,7 @@ ds_rc ds_llm_open(ds_llm **out, const char *dir, const ds_llm_opts *opts, ds_err
     if (!l)
         return ds_fail(err, DS_E_NOMEM, "out of memory");
     l->bf16 = o.bf16;
-    rc = ds_llm_open_model(&l->pool, &l->model, dir, o.kernels, o.threads, err);
+    rc = ds_llm_open_model(&l->pool, &l->model, dir, o.kernels, &(ds_pool_opts){ .n_threads = o.threads, .pin = o.pin }, err);
     if (rc == DS_OK)
         rc = open_tokenizer(l, dir, err);
     if (rc == DS_OK)

@@ -39,13 +39,13 @@ ds_rc ds_llm_token_map(void *ctx, const char *dir, int32_t *map, uint32_t vocab,
     return rc;
 }
 
-ds_rc ds_llm_open_model(ds_pool **pool, ds_model **model, const char *dir, const char *kernels, uint32_t threads, ds_err *err)
+ds_rc ds_llm_open_model(ds_pool **pool, ds_model **model, const char *dir, const char *kernels, const ds_pool_opts *team, ds_err *err)
 {
     long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
     ds_model_opts o = { .kernels = kernels,
                         .token_map = ds_llm_token_map,
                         .memory_bytes = pages > 0 && page > 0 ? (uint64_t)pages * (uint64_t)page : 0 };
-    ds_rc rc = ds_pool_create(pool, &(ds_pool_opts){ .n_threads = threads }, err);
+    ds_rc rc = ds_pool_create(pool, team, err);
 
     *model = NULL;
     if (rc != DS_OK)

@@ -7,9 +7,9 @@
 #include "base/pool.h"
 #include "model/model.h"
 
-/* A team of `threads` (0: one for each CPU) and on it the model with the kernels wanted (NULL: the best). The token map for Engram comes from the
+/* The team of threads and on it the model with the kernels wanted (NULL: the best). The token map for Engram comes from the
  * directory's tokenizer.json when the checkpoint has none. On failure both are NULL. */
-ds_rc ds_llm_open_model(ds_pool **pool, ds_model **model, const char *dir, const char *kernels, uint32_t threads, ds_err *err);
+ds_rc ds_llm_open_model(ds_pool **pool, ds_model **model, const char *dir, const char *kernels, const ds_pool_opts *team, ds_err *err);
 const ds_model *ds_llm_model(const ds_llm *l);
 
 /* DS_E_FORMAT: the directory's tokenizer hasn't just the ids that config.json says. */

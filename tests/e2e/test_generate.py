@@ -54,6 +54,7 @@ def test_drafts_never_change_the_text(deepserve, model):
 def test_chunks_and_threads_never_change_the_text(deepserve, model):
     ids = ",".join(str((11 * i) % 250 + 3) for i in range(60))
     results = [one(deepserve, model, "--tokens", ids, "--max-tokens", 12, "--chunk", c, "--threads", t) for c, t in ((512, 1), (1, 2), (7, 2), (64, 3))]
+    results.append(one(deepserve, model, "--tokens", ids, "--max-tokens", 12, "--threads", 2, "--pin"))
     assert all(x == results[0] for x in results)
 
 

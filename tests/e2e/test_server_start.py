@@ -1,4 +1,7 @@
 """What `deepserve serve` refuses at its start: one line that names the option or file, the value and the rule."""
+import os
+import pathlib
+import re
 import signal
 import subprocess
 
@@ -83,3 +86,14 @@ def test_signals_until_the_end(program, model, tmp_path):
                 for sig in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
                     s.process.send_signal(sig)
         assert s.process.returncode == 0, s.log
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one CPU: there is nothing to choose")
+def test_pinned_threads(program, model):
+    def alone(s):
+        tasks = pathlib.Path(f"/proc/{s.process.pid}/task")
+        return sum(re.search(r"^Cpus_allowed_list:\s*(\d+)$", (t / "status").read_text(), re.M) is not None for t in tasks.iterdir())
+
+    for args, pinned in (((), 0), (("--pin",), 1)):
+        with Server(program, model, "--threads", 2, *args) as s:
+            assert alone(s) == pinned
