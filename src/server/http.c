@@ -401,6 +401,11 @@ const char *ds_header(ds_exchange *x, const char *name)
     return MHD_lookup_connection_value(x->c->mhd, MHD_HEADER_KIND, name);
 }
 
+const char *ds_query(ds_exchange *x, const char *name)
+{
+    return MHD_lookup_connection_value(x->c->mhd, MHD_GET_ARGUMENT_KIND, name);
+}
+
 static ds_conn *conn_of(struct MHD_Connection *m)
 {
     const union MHD_ConnectionInfo *i = MHD_get_connection_info(m, MHD_CONNECTION_INFO_SOCKET_CONTEXT);

@@ -1,6 +1,7 @@
 /* The list of a stored response's input items, in the form in which OpenAI's API gives them: what a client may leave out when it sends an item
  * (type, id, status, a text instead of a list of parts) is there. The store keeps items as they were sent. */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/json.h"
@@ -61,12 +62,55 @@ static void put_item(ds_buf *b, const ds_json *item, const char *id)
     ds_buf_putc(b, '}');
 }
 
-ds_rc ds_items_write(ds_buf *b, const char *items, size_t n, const char *response, ds_err *err)
+/* The id an item has in the list: its own, or one made from its place. */
+static void item_id(char *out, size_t cap, const ds_json *item, const char *response, size_t i)
+{
+    const ds_json *own = ds_json_get(item, "id");
+
+    make_id(out, cap, ds_json_get(item, "type"), response, i);
+    if (ds_json_is(own, DS_JSON_STRING) && own->text_len > 0 && own->text_len < cap && !memchr(own->text, '\0', own->text_len)) {
+        memcpy(out, own->text, own->text_len);
+        out[own->text_len] = '\0';
+    }
+}
+
+/* The page as a list. items: all there are, oldest first. */
+static ds_rc put_page(ds_buf *b, const ds_json *const *items, size_t n, const char *response, const ds_items_page *page, ds_err *err)
+{
+    char id[256], first[256] = "";
+    size_t at = 0, put = 0; /* in the order of the list */
+
+    for (bool found = !page->after; !found; at++) {
+        size_t i = page->ascending ? at : n - 1 - at;
+        if (at == n)
+            return ds_fail(err, DS_E_ARG, "after: the response has no input item of that id");
+        item_id(id, sizeof id, items[i], response, i);
+        found = strcmp(id, page->after) == 0;
+    }
+    ds_buf_puts(b, "{\"object\":\"list\",\"data\":[");
+    for (; at < n && put < page->limit; at++, put++) {
+        size_t i = page->ascending ? at : n - 1 - at;
+        item_id(id, sizeof id, items[i], response, i);
+        if (put == 0)
+            strcpy(first, id);
+        else
+            ds_buf_putc(b, ',');
+        put_item(b, items[i], id);
+    }
+    ds_buf_puts(b, at < n ? "],\"has_more\":true,\"first_id\":" : "],\"has_more\":false,\"first_id\":");
+    put_id(b, put ? first : NULL);
+    ds_buf_puts(b, ",\"last_id\":");
+    put_id(b, put ? id : NULL);
+    ds_buf_putc(b, '}');
+    return DS_OK;
+}
+
+ds_rc ds_items_write(ds_buf *b, const char *items, size_t n, const char *response, const ds_items_page *page, ds_err *err)
 {
     ds_buf text = { 0 };
     ds_json_doc *doc = NULL;
-    char id[256], first[256] = "";
-    size_t i = 0;
+    const ds_json **list = NULL;
+    size_t n_list = 0;
     ds_rc rc;
 
     ds_buf_putc(&text, '[');
@@ -75,27 +119,18 @@ ds_rc ds_items_write(ds_buf *b, const char *items, size_t n, const char *respons
     rc = text.oom ? ds_fail(err, DS_E_NOMEM, "out of memory")
                   : ds_json_parse(&doc, text.p, text.len, &(ds_json_opts){ .max_values = 4u << 20 }, err);
     if (rc == DS_OK) {
-        ds_buf_puts(b, "{\"object\":\"list\",\"data\":[");
-        for (const ds_json *v = ds_json_root(doc)->child; v; v = v->next, i++) {
-            const ds_json *own = ds_json_get(v, "id");
-            make_id(id, sizeof id, ds_json_get(v, "type"), response, i);
-            if (ds_json_is(own, DS_JSON_STRING) && own->text_len > 0 && own->text_len < sizeof id &&
-                !memchr(own->text, '\0', own->text_len)) {
-                memcpy(id, own->text, own->text_len);
-                id[own->text_len] = '\0';
-            }
-            if (i == 0)
-                strcpy(first, id);
-            else
-                ds_buf_putc(b, ',');
-            put_item(b, v, id);
-        }
-        ds_buf_puts(b, "],\"has_more\":false,\"first_id\":");
-        put_id(b, i ? first : NULL);
-        ds_buf_puts(b, ",\"last_id\":");
-        put_id(b, i ? id : NULL);
-        ds_buf_putc(b, '}');
+        for (const ds_json *v = ds_json_root(doc)->child; v; v = v->next)
+            n_list++;
+        list = malloc((n_list + 1) * sizeof(const ds_json *));
+        n_list = 0;
+        if (!list)
+            rc = ds_fail(err, DS_E_NOMEM, "out of memory");
+        for (const ds_json *v = ds_json_root(doc)->child; v && list; v = v->next)
+            list[n_list++] = v;
     }
+    if (rc == DS_OK)
+        rc = put_page(b, list, n_list, response, page, err);
+    free(list);
     ds_json_free(doc);
     ds_buf_free(&text);
     return rc;

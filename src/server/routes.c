@@ -22,6 +22,13 @@ static void fail(ds_exchange *x, ds_refused why, int status, const char *type, c
     ds_reply_error(x, &e, why);
 }
 
+static void fail_field(ds_exchange *x, const char *field, const char *message)
+{
+    ds_api_error e;
+    ds_api_fail(&e, 400, NULL, NULL, field, "%s", message);
+    ds_reply_error(x, &e, DS_REFUSED_INVALID);
+}
+
 /* ---- state ---- */
 
 static void get_health(ds_exchange *x, const char *rest, size_t n)
@@ -169,42 +176,45 @@ static void get_model(ds_exchange *x, const char *rest, size_t n)
 
 /* ---- stored responses ---- */
 
-static void stored(ds_exchange *x, const char *rest, size_t n, ds_store_part part)
-{
-    char id[128], *text = NULL;
-    size_t text_n;
-    ds_err err = { 0 };
-    ds_buf b = { 0 };
+static const char NOT_STORED[] = "no response of that id is stored";
 
-    if (unescape(id, sizeof id, rest, n) &&
-        ds_store_get(x->s->store, x->tenant, id, part, ds_server_wall(x->s), &text, &text_n, &err) != DS_OK) {
+/* The stored text, which the caller frees; NULL after a reply. */
+static char *stored(ds_exchange *x, const char *id, ds_store_part part, size_t *n)
+{
+    char *text = NULL;
+    ds_err err = { 0 };
+
+    if (ds_store_get(x->s->store, x->tenant, id, part, ds_server_wall(x->s), &text, n, &err) != DS_OK) {
         ds_logf(x->s->o.log, DS_LOG_ERROR, "store %s", err.msg);
         fail(x, DS_REFUSED_INTERNAL, 500, NULL, NULL, "the store of responses failed");
-        return;
+        return NULL;
     }
-    if (!text) {
-        fail(x, DS_REFUSED_NOT_FOUND, 404, NULL, NULL, "no response of that id is stored");
-        return;
-    }
-    if (part == DS_STORE_BODY)
-        ds_buf_put(&b, text, text_n);
-    else
-        b.oom |= ds_items_write(&b, text, text_n, id, &err) != DS_OK; /* what is stored was valid */
-    free(text);
-    ds_reply(x, 200, JSON, &b);
+    if (!text)
+        fail(x, DS_REFUSED_NOT_FOUND, 404, NULL, NULL, NOT_STORED);
+    return text;
 }
 
 static void get_or_delete_response(ds_exchange *x, const char *rest, size_t n)
 {
-    char id[128];
+    char id[128], *text;
+    size_t text_n;
     ds_buf b = { 0 };
 
-    if (strcmp(x->method, "DELETE") != 0) {
-        stored(x, rest, n, DS_STORE_BODY);
+    if (!unescape(id, sizeof id, rest, n)) {
+        fail(x, DS_REFUSED_NOT_FOUND, 404, NULL, NULL, NOT_STORED);
         return;
     }
-    if (!unescape(id, sizeof id, rest, n) || !ds_store_remove(x->s->store, x->tenant, id, ds_server_wall(x->s))) {
-        fail(x, DS_REFUSED_NOT_FOUND, 404, NULL, NULL, "no response of that id is stored");
+    if (strcmp(x->method, "DELETE") != 0) {
+        text = stored(x, id, DS_STORE_BODY, &text_n);
+        if (text) {
+            ds_buf_put(&b, text, text_n);
+            free(text);
+            ds_reply(x, 200, JSON, &b);
+        }
+        return;
+    }
+    if (!ds_store_remove(x->s->store, x->tenant, id, ds_server_wall(x->s))) {
+        fail(x, DS_REFUSED_NOT_FOUND, 404, NULL, NULL, NOT_STORED);
         return;
     }
     ds_buf_puts(&b, "{\"id\":");
@@ -215,7 +225,41 @@ static void get_or_delete_response(ds_exchange *x, const char *rest, size_t n)
 
 static void get_input_items(ds_exchange *x, const char *rest, size_t n)
 {
-    stored(x, rest, n, DS_STORE_INPUT);
+    const char *order = ds_query(x, "order"), *limit = ds_query(x, "limit");
+    ds_items_page page = { .ascending = order && strcmp(order, "asc") == 0, .limit = 20, .after = ds_query(x, "after") };
+    char id[128], *text, *end = NULL;
+    size_t text_n;
+    ds_err err = { 0 };
+    ds_buf b = { 0 };
+    ds_rc rc;
+
+    if (limit) {
+        page.limit = strtoul(limit, &end, 10);
+        if (*limit < '0' || *limit > '9' || *end || page.limit < 1 || page.limit > 100) {
+            fail_field(x, "limit", "limit: expected a number from 1 to 100");
+            return;
+        }
+    }
+    if (order && !page.ascending && strcmp(order, "desc") != 0) {
+        fail_field(x, "order", "order: expected asc or desc");
+        return;
+    }
+    if (!unescape(id, sizeof id, rest, n)) {
+        fail(x, DS_REFUSED_NOT_FOUND, 404, NULL, NULL, NOT_STORED);
+        return;
+    }
+    text = stored(x, id, DS_STORE_INPUT, &text_n);
+    if (!text)
+        return;
+    rc = ds_items_write(&b, text, text_n, id, &page, &err);
+    free(text);
+    if (rc == DS_E_ARG) {
+        ds_buf_free(&b);
+        fail_field(x, "after", err.msg);
+        return;
+    }
+    b.oom |= rc != DS_OK; /* what is stored was valid */
+    ds_reply(x, 200, JSON, &b);
 }
 
 /* ---- generation, tokens ---- */

@@ -224,6 +224,7 @@ char *ds_out_reserve(ds_exchange *x, size_t n); /* NULL: the client is too slow 
 void ds_out_put(ds_exchange *x, size_t n);      /* n bytes were written where reserve said */
 void ds_out_end(ds_exchange *x);
 const char *ds_header(ds_exchange *x, const char *name); /* NULL: absent */
+const char *ds_query(ds_exchange *x, const char *name);  /* of the address; NULL: absent */
 
 /* routes.c: which request is what */
 struct ds_route {
@@ -239,8 +240,14 @@ void ds_route_proto(ds_exchange *x); /* the route by its path, and so the form o
 void ds_route_begin(ds_exchange *x, const ds_framing *f);
 void ds_route_run(ds_exchange *x); /* body read */
 
-/* items.c: input items as the store has them ("{…},{…}") to the list that a client gets. DS_E_NOMEM, DS_E_FORMAT; *b then holds a part. */
-ds_rc ds_items_write(ds_buf *b, const char *items, size_t n, const char *response, ds_err *err);
+/* items.c: input items as the store has them ("{…},{…}", oldest first) to the list that a client gets. DS_E_NOMEM, DS_E_FORMAT, DS_E_ARG: no
+ * item has the id `after`; *b may then hold a part. */
+typedef struct {
+    bool ascending;    /* oldest first; else newest first */
+    size_t limit;      /* items at most */
+    const char *after; /* id of the item that the page follows in its order; NULL: from the beginning */
+} ds_items_page;
+ds_rc ds_items_write(ds_buf *b, const char *items, size_t n, const char *response, const ds_items_page *page, ds_err *err);
 
 /* tls.c: the file holds a certificate, the other one its key. `cert` and `key` are their texts, the paths are for messages. DS_E_FORMAT. */
 ds_rc ds_tls_check(const char *cert_path, const char *cert, const char *key_path, const char *key, ds_err *err);

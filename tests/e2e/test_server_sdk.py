@@ -110,7 +110,13 @@ def test_responses(oai):
     again = oai.responses.create(model="m", input="more", previous_response_id=r.id)
     assert again.previous_response_id == r.id and again.usage.input_tokens > r.usage.input_tokens
     assert oai.responses.retrieve(r.id).output_text == r.output_text
-    items = oai.responses.input_items.list(again.id)
+    items = oai.responses.input_items.list(again.id, order="asc")
+    newest = [i.id for i in oai.responses.input_items.list(again.id, limit=3)]  # iterating fetches the next page, after the last
+    assert newest == [i.id for i in items.data][::-1]
+    for wrong in ({"limit": 101}, {"limit": 0}, {"order": "up"}, {"after": "nobody"}):
+        with pytest.raises(openai.BadRequestError, match=next(iter(wrong))) as e:
+            oai.responses.input_items.list(again.id, **wrong)
+        assert e.value.param == next(iter(wrong))
     assert [(type(i).__name__, i.content[0].type, i.content[0].text) for i in items.data if getattr(i, "role", "") == "user"] == [("ResponseInputMessageItem", "input_text", "hi"), ("ResponseInputMessageItem", "input_text", "more")]
     assert len({i.id for i in items.data}) == len(items.data) == 4 and (items.first_id, items.last_id) == (items.data[0].id, items.data[-1].id)
     assert {i.id for i in r.output} <= {i.id for i in items.data} and items.has_more is False

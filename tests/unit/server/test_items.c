@@ -1,5 +1,6 @@
 #include "test.h"
 
+#include "base/json.h"
 #include "server/server_internal.h"
 
 static void form(void **state)
@@ -29,14 +30,51 @@ static void form(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         ds_buf b = { 0 };
-        assert_ok(ds_items_write(&b, cases[i].items, strlen(cases[i].items), "r", &err));
+        assert_ok(
+            ds_items_write(&b, cases[i].items, strlen(cases[i].items), "r", &(ds_items_page){ .ascending = true, .limit = 20 }, &err));
         assert_string_equal(ds_buf_str(&b), cases[i].list);
         ds_buf_free(&b);
     }
 }
 
+/* Pages of five items, both ways: following `after` sees each item once. */
+static void pages(void **state)
+{
+    static const char items[] = "{\"id\":\"a\"},{\"id\":\"b\"},{\"role\":\"user\",\"content\":\"x\"},{\"id\":\"d\"},{\"id\":\"e\"}";
+    static const struct {
+        bool ascending;
+        size_t limit;
+        const char *after, *seen; /* first letters of the ids; + = there are more */
+    } cases[] = {
+        { true, 20, NULL, "abmde" }, { false, 20, NULL, "edmba" }, { true, 2, NULL, "ab+" },       { true, 2, "b", "md+" },
+        { true, 2, "d", "e" },       { false, 2, NULL, "ed+" },    { false, 2, "d", "mb+" },       { false, 1, "b", "a" },
+        { true, 5, "e", "" },        { false, 5, "a", "" },        { true, 5, "msg_r_in2", "de" },
+    };
+    ds_err err = { 0 };
+    ds_buf none = { 0 };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        const ds_items_page page = { cases[i].ascending, cases[i].limit, cases[i].after };
+        char seen[16] = "";
+        ds_buf b = { 0 };
+        ds_json_doc *doc = NULL;
+        assert_ok(ds_items_write(&b, items, sizeof items - 1, "r", &page, &err));
+        assert_ok(ds_json_parse(&doc, ds_buf_str(&b), b.len, NULL, &err));
+        for (const ds_json *v = ds_json_get(ds_json_root(doc), "data")->child; v; v = v->next)
+            strncat(seen, ds_json_get(v, "id")->text, 1);
+        if (ds_json_get(ds_json_root(doc), "has_more")->type == DS_JSON_TRUE)
+            strcat(seen, "+");
+        assert_string_equal(seen, cases[i].seen);
+        ds_json_free(doc);
+        ds_buf_free(&b);
+    }
+    assert_int_equal(ds_items_write(&none, items, sizeof items - 1, "r", &(ds_items_page){ true, 5, "z" }, &err), DS_E_ARG);
+    ds_buf_free(&none);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(form) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(form), cmocka_unit_test(pages) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
