@@ -19,11 +19,11 @@ compile() { # flags, files
 }
 {
     compile "" src/base/{err,mem,pool,cpu,clock,opt,utf8,buf}.c src/format/numfmt.c src/kern/*.c src/kern/ref/*.c src/kern/cpu/{attention,experts,gemm,index,sets}.c \
-        src/bench/{bench,cases,roof_base}.c src/cli/{cli,cmd_bench}.c
-    compile "-mavx2 -mfma -mf16c" src/kern/cpu/*_avx2.c src/bench/roof_avx2.c
-    compile "$avx512" src/kern/cpu/*_avx512.c src/bench/roof_avx512.c
-    compile "$avx512 -mavx512bf16" src/kern/cpu/*_avx512bf16.c src/bench/roof_avx512bf16.c
-    compile "$avx512 -mamx-tile -mamx-bf16" src/kern/cpu/*_amx.c src/bench/roof_amx.c
+        src/kernbench/{bench,cases,roof_base}.c src/cli/{cli,cmd_bench}.c
+    compile "-mavx2 -mfma -mf16c" src/kern/cpu/*_avx2.c src/kernbench/roof_avx2.c
+    compile "$avx512" src/kern/cpu/*_avx512.c src/kernbench/roof_avx512.c
+    compile "$avx512 -mavx512bf16" src/kern/cpu/*_avx512bf16.c src/kernbench/roof_avx512bf16.c
+    compile "$avx512 -mamx-tile -mamx-bf16" src/kern/cpu/*_amx.c src/kernbench/roof_amx.c
 } | xargs -P "$(nproc)" -d '\n' -I{} sh -c '{}'
 $cc "$obj"/*.o -lm -lpthread $common bench/bare/main.c -o "$obj/bench"
 {

@@ -1,7 +1,7 @@
 /* HTTP answers, as the load generator reads them: however the bytes are cut, the same comes out. */
 #include <string.h>
 
-#include "load/answer.h"
+#include "loadgen/answer.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -5,7 +5,7 @@
 
 #include "base/buf.h"
 #include "base/utf8.h"
-#include "recipe/parser.h"
+#include "reply/parser.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -9,7 +9,7 @@
 
 #include "base/buf.h"
 #include "base/utf8.h"
-#include "recipe/tokenizer_internal.h"
+#include "token/tokenizer_internal.h"
 
 #define CHECK(x)              \
     do {                      \

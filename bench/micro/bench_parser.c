@@ -7,7 +7,7 @@
 
 #include "base/rng.h"
 #include "bench.h"
-#include "recipe/parser.h"
+#include "reply/parser.h"
 
 enum { REPS = 15, BYTES = 4 << 20 };
 #define D "｜DSML｜"

@@ -17,11 +17,7 @@
 
 #include <ds/err.h>
 #include <ds/run.h>
-
-typedef struct {
-    const char *p; /* UTF-8, followed by a NUL that n doesn't count; NULL = absent. NULs inside are legal */
-    size_t n;      /* bytes */
-} ds_str;
+#include <ds/str.h>
 
 typedef enum {
     DS_PROTO_CHAT,        /* OpenAI Chat Completions */

@@ -96,7 +96,7 @@ def candidates():
     if given:
         return [given]
     here = pathlib.Path(__file__).resolve().parent
-    places = [here / NAME, here.parent.parent / "build" / "src" / "llm" / NAME]
+    places = [here / NAME, here.parent.parent / "build" / "src" / NAME]
     return [str(x) for x in places if x.exists()] + [ctypes.util.find_library("deepserve") or NAME]
 
 

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "base/pool.h"
-#include "bench/bench.h"
+#include "kernbench/bench.h"
 
 typedef struct {
     int kernels;

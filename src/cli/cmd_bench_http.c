@@ -13,7 +13,7 @@
 
 #include "base/buf.h"
 #include "base/json.h"
-#include "load/load.h"
+#include "loadgen/load.h"
 
 typedef struct {
     const char *url, *model, *key_file, *extra, *trace;

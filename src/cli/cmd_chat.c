@@ -9,7 +9,7 @@
 #include "base/json.h"
 #include "cli/gen.h"
 #include "cli/input.h"
-#include "recipe/parser.h"
+#include "reply/parser.h"
 
 typedef struct {
     ds_cli_gen_opts g;

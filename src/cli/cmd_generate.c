@@ -13,7 +13,7 @@
 #include "base/json.h"
 #include "cli/gen_request.h"
 #include "cli/input.h"
-#include "format/file.h"
+#include "base/file.h"
 
 enum { COUNT_NS = 300000000 }; /* an interrupted run ends within a second */
 

@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "format/file.h"
+#include "base/file.h"
 #include "format/synth.h"
 
 typedef struct {

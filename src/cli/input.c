@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "cli/gen.h"
-#include "format/file.h"
+#include "base/file.h"
 
 /* Signals are let in while it waits and at no other time, so none can come between the look at the flag and the wait. */
 static void fill(ds_cli_input *in)

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "base/json.h"
-#include "format/file.h"
+#include "base/file.h"
 #include "llm/parts.h"
 
 enum { IDS_FILE_MAX_BYTES = 256 << 20, IDS_MAX = 64 << 20 };

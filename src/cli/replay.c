@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "base/json.h"
-#include "format/file.h"
+#include "base/file.h"
 
 enum { FILE_MAX_BYTES = 64 << 20 };
 

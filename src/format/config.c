@@ -10,7 +10,7 @@
 
 #include "base/json.h"
 #include "format/engram.h"
-#include "format/file.h"
+#include "base/file.h"
 
 typedef enum { F_U32, F_REAL, F_BOOL } field_type;
 

@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "base/mem.h"
-#include "format/file.h"
+#include "base/file.h"
 
 static const char magic[6] = "\x93NUMPY";
 

@@ -17,7 +17,7 @@
 
 #include "base/hash.h"
 #include "base/mem.h"
-#include "format/file.h"
+#include "base/file.h"
 #include "format/scan_internal.h"
 
 #define BLOCK_BYTES (256u * 1024)

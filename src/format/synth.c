@@ -15,7 +15,7 @@
 #include "base/json.h"
 #include "base/mem.h"
 #include "base/pool.h"
-#include "format/file.h"
+#include "base/file.h"
 #include "format/numfmt.h"
 
 enum { MAX_ITEMS = 1 << 20, MAX_SHARDS = 1024, MAX_THREADS = 16, DATA_ALIGN = 64, CHUNK_ELEMENTS = 1 << 20 };

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "format/file.h"
+#include "base/file.h"
 
 typedef struct {
     const ds_config *c;

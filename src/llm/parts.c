@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "base/json.h"
-#include "format/file.h"
+#include "base/file.h"
 
 ds_rc ds_llm_check_vocab(const ds_tokenizer *t, const char *dir, uint32_t vocab, ds_err *err)
 {

@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "format/engram.h"
-#include "format/file.h"
+#include "base/file.h"
 #include "format/numfmt.h"
 #include "model/scan.h"
 

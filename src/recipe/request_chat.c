@@ -194,7 +194,7 @@ static void function(ds_rp *p, const ds_json *v, const ds_path *at)
     if (ds_rp_stop(p))
         return;
     if (!ds_rp_name_ok(name))
-        ds_rp_refuse(p, DS_STAGE_TOOLS, at, "name", "'%s' must be 1 to 128 of A-Z a-z 0-9 _ -", ds_rp_word(word, sizeof word, name));
+        ds_rp_refuse(p, DS_STAGE_TOOLS, at, "name", "'%s' must be 1 to 128 of A-Z a-z 0-9 _ -", ds_str_word(word, sizeof word, name));
     ds_rp_add_tool(p, name, description, f[2], strict, v, at);
 }
 
@@ -465,7 +465,7 @@ static void calls(history *h, ds_msg *m, const ds_json *v, const ds_path *at)
     for (const ds_call *c = m->calls; c; c = c->next, k++) {
         item.index = k;
         if (!ds_idmap_put(&p->ids, c->id, 0))
-            ds_rp_refuse(p, DS_STAGE_MESSAGES, &item, "id", "'%s' stands twice in one message", ds_rp_word(word, sizeof word, c->id));
+            ds_rp_refuse(p, DS_STAGE_MESSAGES, &item, "id", "'%s' stands twice in one message", ds_str_word(word, sizeof word, c->id));
     }
     h->caller = m;
     h->open = p->ids.n;
@@ -550,9 +550,9 @@ static void tool(history *h, const ds_json **f, const ds_path *at)
         ds_rp_refuse(p, DS_STAGE_MESSAGES, at, "role", "a tool message must follow the assistant message whose call it answers");
     } else if (!s) {
         ds_rp_refuse(p, DS_STAGE_MESSAGES, at, "tool_call_id", "'%s' is no call of the preceding assistant message",
-                     ds_rp_word(word, sizeof word, m->call_id));
+                     ds_str_word(word, sizeof word, m->call_id));
     } else if (s->value) {
-        ds_rp_refuse(p, DS_STAGE_MESSAGES, at, "tool_call_id", "'%s' is answered twice", ds_rp_word(word, sizeof word, m->call_id));
+        ds_rp_refuse(p, DS_STAGE_MESSAGES, at, "tool_call_id", "'%s' is answered twice", ds_str_word(word, sizeof word, m->call_id));
     } else {
         s->value = 1;
         h->open--;
@@ -584,7 +584,7 @@ static void end_results(history *h)
 
     if (h->caller && h->open)
         ds_rp_refuse(h->p, DS_STAGE_MESSAGES, &item, "tool_calls", "no tool message directly behind it answers '%s'",
-                     ds_rp_word(word, sizeof word, ds_rp_unanswered(h->p, h->caller)));
+                     ds_str_word(word, sizeof word, ds_rp_unanswered(h->p, h->caller)));
     h->caller = NULL;
 }
 

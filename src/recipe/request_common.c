@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "recipe/request_internal.h"
+#include "schema/schema.h"
 #include "recipe/seal.h"
 
 #define MAX_STOPS 16
@@ -67,7 +68,7 @@ static void logit_bias(ds_rp *p, const ds_json *v)
 
         if (m->key_len == 0 || m->key_len > 9 || m->key[0] < '0' || m->key[0] > '9' || end != m->key + m->key_len) {
             ds_rp_refuse(p, DS_STAGE_SAMPLING, NULL, "logit_bias", "'%s' is no token id",
-                         ds_rp_word(word, sizeof word, (ds_str){ m->key, m->key_len }));
+                         ds_str_word(word, sizeof word, (ds_str){ m->key, m->key_len }));
             return;
         }
         if (!ds_rp_f64(p, m, &at, m->key, &bias))

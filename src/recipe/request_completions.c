@@ -70,7 +70,7 @@ static void ids_prompt(ds_rp *p, const ds_json *list, const ds_path *at, struct 
 
         if (e->type != DS_JSON_NUMBER || !ds_json_i64(e, &id) || id < 0 || id > INT32_MAX)
             ds_rp_type(p, &item, NULL, "expected a token id, got %s",
-                       e->type == DS_JSON_NUMBER ? ds_rp_word(word, sizeof word, (ds_str){ e->text, e->text_len }) : ds_json_type_name(e));
+                       e->type == DS_JSON_NUMBER ? ds_str_word(word, sizeof word, (ds_str){ e->text, e->text_len }) : ds_json_type_name(e));
         else
             to->ids[to->n_ids++] = (uint32_t)id;
     }

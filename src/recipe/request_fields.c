@@ -99,20 +99,6 @@ bool ds_rp_stop(ds_rp *p)
     return p->rc != DS_OK;
 }
 
-const char *ds_rp_word(char *buf, size_t cap, ds_str s)
-{
-    size_t n = s.n < 40 ? s.n : 40;
-
-    while (n < s.n && n > 0 && ((unsigned char)s.p[n] & 0xC0) == 0x80)
-        n--;
-    if (n < s.n && cap > 48) {
-        ds_quote(buf, cap - 4, s.p, n);
-        strcat(buf, "...");
-        return buf;
-    }
-    return ds_quote(buf, cap, s.p, n);
-}
-
 void ds_fields(const ds_json *obj, const char *const *names, size_t n, const ds_json **f)
 {
     for (size_t i = 0; i < n; i++)
@@ -165,7 +151,7 @@ bool ds_rp_i64(ds_rp *p, const ds_json *v, const ds_path *at, const char *key, i
     if (!ds_json_i64(v, out)) {
         char word[96];
 
-        ds_rp_word(word, sizeof word, (ds_str){ v->text, v->text_len });
+        ds_str_word(word, sizeof word, (ds_str){ v->text, v->text_len });
         ds_rp_type(p, at, key, strpbrk(v->text, ".eE") ? "expected an integer, got %s" : "%s does not fit into 64 bits", word);
         return false;
     }
@@ -181,7 +167,7 @@ bool ds_rp_f64(ds_rp *p, const ds_json *v, const ds_path *at, const char *key, d
     if (!ds_json_f64(v, out)) {
         char word[96];
 
-        ds_rp_type(p, at, key, "%s is too large a number", ds_rp_word(word, sizeof word, (ds_str){ v->text, v->text_len }));
+        ds_rp_type(p, at, key, "%s is too large a number", ds_str_word(word, sizeof word, (ds_str){ v->text, v->text_len }));
         return false;
     }
     return true;
@@ -226,35 +212,13 @@ int ds_rp_enum(ds_rp *p, const ds_json *v, const ds_path *at, const char *key, c
         }
     }
     list[len] = 0;
-    ds_rp_type(p, at, key, "unknown value '%s', expected one of: %s", ds_rp_word(word, sizeof word, s), list);
+    ds_rp_type(p, at, key, "unknown value '%s', expected one of: %s", ds_str_word(word, sizeof word, s), list);
     return -1;
 }
 
 void ds_rp_missing(ds_rp *p, const ds_path *at, const char *key)
 {
     ds_rp_type(p, at, key, "required, but missing");
-}
-
-ds_str ds_json_str_of(const ds_json *v)
-{
-    return v && v->type == DS_JSON_STRING ? (ds_str){ v->text, v->text_len } : (ds_str){ NULL, 0 };
-}
-
-ds_str ds_lit(const char *s)
-{
-    return (ds_str){ s, strlen(s) };
-}
-
-bool ds_str_is(ds_str s, const char *word)
-{
-    return s.p && s.n == strlen(word) && memcmp(s.p, word, s.n) == 0;
-}
-
-bool ds_str_starts(ds_str s, const char *prefix)
-{
-    size_t n = strlen(prefix);
-
-    return s.p && s.n >= n && memcmp(s.p, prefix, n) == 0;
 }
 
 const ds_json *ds_rp_parse(ds_rp *p, const char *text, size_t n)

@@ -9,6 +9,7 @@
 #include <ds/request.h>
 
 #include "base/json.h"
+#include "base/str.h"
 #include "recipe/conversation.h"
 #include "recipe/region.h"
 
@@ -106,8 +107,6 @@ void ds_rp_refuse_status(ds_rp *p, ds_stage stage, int status, const char *type,
 void ds_rp_oom(ds_rp *p);
 /* True when parsing must stop; notices an exhausted region. */
 bool ds_rp_stop(ds_rp *p);
-/* Text for a message: the value, quoted and cut. Rotates over a few buffers of the caller's thread stack: buf of >= 80 bytes. */
-const char *ds_rp_word(char *buf, size_t cap, ds_str s);
 
 /* ---- fields: `null` counts as absent everywhere ---- */
 /* f[i] = member names[i], or NULL. One pass over the members. */
@@ -122,10 +121,6 @@ bool ds_rp_array(ds_rp *p, const ds_json *v, const ds_path *at, const char *key)
 int ds_rp_enum(ds_rp *p, const ds_json *v, const ds_path *at, const char *key, const char *allowed);
 /* A required member is missing. */
 void ds_rp_missing(ds_rp *p, const ds_path *at, const char *key);
-ds_str ds_json_str_of(const ds_json *v);
-ds_str ds_lit(const char *s); /* of a static string */
-bool ds_str_is(ds_str s, const char *word);
-bool ds_str_starts(ds_str s, const char *prefix);
 
 /* Parses text that the request will refer to; NULL when it isn't JSON. */
 const ds_json *ds_rp_parse(ds_rp *p, const char *text, size_t n);
@@ -181,14 +176,6 @@ void ds_rp_choose_named(ds_rp *p, ds_str name, const ds_path *at, const char *ke
 void ds_rp_choose_allowed(ds_rp *p, const ds_json *obj, const ds_path *at, bool nested);
 /* After tools and choice are known. */
 void ds_rp_tools_end(ds_rp *p);
-/* False and *what filled with "keyword 'x'" … when it isn't a JSON Schema. */
-bool ds_schema_valid(const ds_json *schema, char *what, size_t cap);
-/* False and *what = the first keyword that a constrained decoder can't enforce. */
-bool ds_schema_enforceable(const ds_json *schema, char *what, size_t cap);
-/* Whether a value satisfies a schema as far as that can be told; if not, `why` says where and what, in one line. */
-bool ds_schema_matches(const ds_json *schema, const ds_json *value, char *why, size_t cap);
-/* Whether the pattern matches somewhere in the text; true also when that can't be told. */
-bool ds_schema_pattern_matches(ds_str pattern, ds_str text);
 
 /* ---- response format ---- */
 /* type text | json_object | json_schema (| regex); `nested`: the schema stands in a member json_schema. */

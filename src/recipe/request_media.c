@@ -123,7 +123,7 @@ void ds_rp_image_url(ds_rp *p, ds_parts *content, const ds_json *url, const ds_j
         if (!canonical) {
             ds_rp_refuse(p, DS_STAGE_MESSAGES, at, key,
                          "image type '%s' is not supported; expected one of: image/jpeg, image/png, image/gif, image/webp",
-                         ds_rp_word(word, sizeof word, type));
+                         ds_str_word(word, sizeof word, type));
             return;
         }
         im->kind = DS_IMAGE_DATA;
@@ -157,7 +157,7 @@ void ds_rp_image_base64(ds_rp *p, ds_parts *content, ds_str media_type, ds_str d
     if (!canonical)
         ds_rp_refuse(p, DS_STAGE_MESSAGES, at, "media_type",
                      "'%s' is not supported; expected one of: image/jpeg, image/png, image/gif, image/webp",
-                     ds_rp_word(word, sizeof word, media_type));
+                     ds_str_word(word, sizeof word, media_type));
     if (!data.n)
         ds_rp_refuse(p, DS_STAGE_MESSAGES, at, "data", "must not be empty");
     im->kind = DS_IMAGE_DATA;

@@ -96,7 +96,7 @@ static void one_tool(ds_rp *p, const ds_json *e, const ds_path *at, ds_idmap *ig
     ds_rp_str(p, f[0], at, "type", &type);
     if (type.p && !ds_str_is(type, "custom")) {
         if (!ignored_tool_type(p, type)) {
-            ds_rp_refuse(p, DS_STAGE_TOOLS, at, "type", "server tool '%s' is not supported", ds_rp_word(word, sizeof word, type));
+            ds_rp_refuse(p, DS_STAGE_TOOLS, at, "type", "server tool '%s' is not supported", ds_str_word(word, sizeof word, type));
             return;
         }
         if (ds_rp_str(p, f[1], at, "name", &name))
@@ -113,7 +113,7 @@ static void one_tool(ds_rp *p, const ds_json *e, const ds_path *at, ds_idmap *ig
     if (ds_rp_stop(p))
         return;
     if (!ds_rp_name_ok(name))
-        ds_rp_refuse(p, DS_STAGE_TOOLS, at, "name", "'%s' must be 1 to 128 of A-Z a-z 0-9 _ -", ds_rp_word(word, sizeof word, name));
+        ds_rp_refuse(p, DS_STAGE_TOOLS, at, "name", "'%s' must be 1 to 128 of A-Z a-z 0-9 _ -", ds_str_word(word, sizeof word, name));
     ds_rp_add_tool(p, name, description, f[3], false, e, at);
 }
 
@@ -316,7 +316,7 @@ static bool server_block(ds_rp *p, ds_str type, const ds_json *block, const ds_p
     if (!result && !ds_str_is(type, "server_tool_use"))
         return false;
     if (!p->o->ignore_server_tools && !(web && p->o->ignore_web_search))
-        ds_rp_refuse(p, DS_STAGE_MESSAGES, at, "type", "server tool block '%s' is not supported", ds_rp_word(word, sizeof word, type));
+        ds_rp_refuse(p, DS_STAGE_MESSAGES, at, "type", "server tool block '%s' is not supported", ds_str_word(word, sizeof word, type));
     return true;
 }
 
@@ -347,9 +347,9 @@ static void result(ds_rp *p, const ds_json *block, const ds_path *at)
     slot = p->open_calls ? ds_idmap_find(&p->ids, m->call_id) : NULL;
     if (!slot) {
         ds_rp_refuse(p, DS_STAGE_MESSAGES, at, "tool_use_id", "'%s' is no unanswered tool_use of the preceding assistant message",
-                     ds_rp_word(word, sizeof word, m->call_id));
+                     ds_str_word(word, sizeof word, m->call_id));
     } else if (slot->value) {
-        ds_rp_refuse(p, DS_STAGE_MESSAGES, at, "tool_use_id", "'%s' is answered twice", ds_rp_word(word, sizeof word, m->call_id));
+        ds_rp_refuse(p, DS_STAGE_MESSAGES, at, "tool_use_id", "'%s' is answered twice", ds_str_word(word, sizeof word, m->call_id));
     } else {
         slot->value = 1;
         p->answered++;
@@ -511,7 +511,7 @@ static void open_calls(ds_rp *p, const ds_msg *m, const ds_path *at)
         return;
     for (const ds_call *c = m->calls; c; c = c->next)
         if (!ds_idmap_put(&p->ids, c->id, 0)) {
-            ds_rp_refuse(p, DS_STAGE_MESSAGES, at, "content", "tool_use id '%s' stands twice", ds_rp_word(word, sizeof word, c->id));
+            ds_rp_refuse(p, DS_STAGE_MESSAGES, at, "content", "tool_use id '%s' stands twice", ds_str_word(word, sizeof word, c->id));
             return;
         }
 }
@@ -564,7 +564,7 @@ static void all_answered(ds_rp *p, const ds_path *at)
 
     if (p->open_calls && p->answered < p->open_calls)
         ds_rp_refuse(p, DS_STAGE_MESSAGES, at, "content", "tool_use '%s' has no tool_result in the user message behind it",
-                     ds_rp_word(word, sizeof word, ds_rp_unanswered(p, p->caller)));
+                     ds_str_word(word, sizeof word, ds_rp_unanswered(p, p->caller)));
     p->open_calls = 0;
 }
 

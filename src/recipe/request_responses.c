@@ -157,7 +157,7 @@ static void function(ds_rp *p, const ds_json *e, const ds_path *at, ds_str ns, d
     if (ds_rp_stop(p))
         return;
     if (!ds_rp_name_ok(name))
-        ds_rp_refuse(p, DS_STAGE_TOOLS, at, "name", "'%s' must be 1 to 128 of A-Z a-z 0-9 _ -", ds_rp_word(word, sizeof word, name));
+        ds_rp_refuse(p, DS_STAGE_TOOLS, at, "name", "'%s' must be 1 to 128 of A-Z a-z 0-9 _ -", ds_str_word(word, sizeof word, name));
     if (!ns.p) {
         ds_rp_add_tool(p, name, description, f[2], strict, e, at);
         return;
@@ -193,9 +193,9 @@ static void namespace_tools(ds_rp *p, const ds_json *e, const ds_path *at, ds_id
     if (!ds_rp_array(p, f[2], at, "tools") || ds_rp_stop(p))
         return;
     if (!ds_rp_name_ok(name))
-        ds_rp_refuse(p, DS_STAGE_TOOLS, at, "name", "'%s' must be 1 to 128 of A-Z a-z 0-9 _ -", ds_rp_word(word, sizeof word, name));
+        ds_rp_refuse(p, DS_STAGE_TOOLS, at, "name", "'%s' must be 1 to 128 of A-Z a-z 0-9 _ -", ds_str_word(word, sizeof word, name));
     if (!ds_idmap_put(seen, name, 0)) {
-        ds_rp_refuse(p, DS_STAGE_TOOLS, at, "name", "namespace '%s' is declared twice", ds_rp_word(word, sizeof word, name));
+        ds_rp_refuse(p, DS_STAGE_TOOLS, at, "name", "namespace '%s' is declared twice", ds_str_word(word, sizeof word, name));
         return;
     }
     for (const ds_json *c = f[2]->child; c && !ds_rp_stop(p); c = c->next, item.index++) {
@@ -251,7 +251,7 @@ static void tools(ds_rp *p, const ds_json *v)
         else if (ds_str_is(type, "custom"))
             ds_rp_add_custom(p, e, &item, false);
         else if (ds_str_starts(type, "web_search") && p->o->refuse_web_search)
-            ds_rp_refuse(p, DS_STAGE_TOOLS, &item, "type", "'%s' is not supported", ds_rp_word(word, sizeof word, type));
+            ds_rp_refuse(p, DS_STAGE_TOOLS, &item, "type", "'%s' is not supported", ds_str_word(word, sizeof word, type));
         /* other hosted kinds aren't shown to the model */
     }
 }

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "recipe/request_internal.h"
+#include "schema/schema.h"
 
 void ds_rp_tools_begin(ds_rp *p, size_t max_new)
 {
@@ -50,7 +51,7 @@ ds_tool *ds_rp_add_tool(ds_rp *p, ds_str name, ds_str description, const ds_json
     if (ds_rp_stop(p) || r->info.n_tools >= r->tool_map.cap || r->info.n_tools >= p->o->max_tools)
         return NULL;
     if (!ds_idmap_put(&r->tool_map, name, r->info.n_tools)) {
-        ds_rp_refuse(p, DS_STAGE_TOOLS, at, "name", "'%s' is declared twice", ds_rp_word(word, sizeof word, name));
+        ds_rp_refuse(p, DS_STAGE_TOOLS, at, "name", "'%s' is declared twice", ds_str_word(word, sizeof word, name));
         return NULL;
     }
     ds_rp_check_text(p, DS_STAGE_TOOLS, name, at, "name");
@@ -59,14 +60,14 @@ ds_tool *ds_rp_add_tool(ds_rp *p, ds_str name, ds_str description, const ds_json
         const ds_json *type = ds_json_get(parameters, "type");
 
         if (!ds_schema_valid(parameters, what, sizeof what))
-            ds_rp_refuse(p, DS_STAGE_TOOLS, at, key, "the parameters of '%s' are no JSON Schema: %s", ds_rp_word(word, sizeof word, name),
+            ds_rp_refuse(p, DS_STAGE_TOOLS, at, key, "the parameters of '%s' are no JSON Schema: %s", ds_str_word(word, sizeof word, name),
                          what);
         else if (type && !ds_json_str_eq(type, "object"))
             ds_rp_refuse(p, DS_STAGE_TOOLS, at, key, "the parameters of '%s' must be of type \"object\"",
-                         ds_rp_word(word, sizeof word, name));
+                         ds_str_word(word, sizeof word, name));
         else if (strict && !ds_schema_enforceable(parameters, what, sizeof what))
             ds_rp_refuse(p, DS_STAGE_TOOLS, at, key, "strict is not possible for '%s': %s is not supported",
-                         ds_rp_word(word, sizeof word, name), what);
+                         ds_str_word(word, sizeof word, name), what);
         ds_rp_check_json(p, DS_STAGE_TOOLS, parameters, at, key);
     }
     r->tool_source[r->info.n_tools] = source;
@@ -139,7 +140,7 @@ void ds_rp_add_custom(ds_rp *p, const ds_json *obj, const ds_path *at, bool nest
     if (ds_rp_stop(p))
         return;
     if (!ds_rp_name_ok(name))
-        ds_rp_refuse(p, DS_STAGE_TOOLS, at, "name", "'%s' must be 1 to 128 of A-Z a-z 0-9 _ -", ds_rp_word(word, sizeof word, name));
+        ds_rp_refuse(p, DS_STAGE_TOOLS, at, "name", "'%s' must be 1 to 128 of A-Z a-z 0-9 _ -", ds_str_word(word, sizeof word, name));
     if (!description.n && ds_str_is(name, "apply_patch"))
         description = ds_lit(patch_help);
     ds_rp_check_text(p, DS_STAGE_TOOLS, definition, where, "definition");
@@ -163,7 +164,7 @@ void ds_rp_choose_named(ds_rp *p, ds_str name, const ds_path *at, const char *ke
     char word[96];
 
     if (!chosen) {
-        ds_rp_refuse(p, DS_STAGE_CHOICE, at, key, "no tool named '%s' is declared", ds_rp_word(word, sizeof word, name));
+        ds_rp_refuse(p, DS_STAGE_CHOICE, at, key, "no tool named '%s' is declared", ds_str_word(word, sizeof word, name));
         return;
     }
     for (uint32_t k = 0; k < i->n_tools; k++)
@@ -214,7 +215,7 @@ void ds_rp_choose_allowed(ds_rp *p, const ds_json *obj, const ds_path *at, bool 
         if (tool)
             tool->shown = true;
         else
-            ds_rp_refuse(p, DS_STAGE_CHOICE, &item, "name", "no tool named '%s' is declared", ds_rp_word(word, sizeof word, name));
+            ds_rp_refuse(p, DS_STAGE_CHOICE, &item, "name", "no tool named '%s' is declared", ds_str_word(word, sizeof word, name));
     }
     if (mode == 1)
         i->tool_choice = DS_CHOICE_REQUIRED;

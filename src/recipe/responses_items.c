@@ -177,7 +177,7 @@ static void interrupt(items *s, const ds_path *at)
 
         while (q->next && q->answered)
             q = q->next;
-        ds_rp_word(word, sizeof word, q->call.id);
+        ds_str_word(word, sizeof word, q->call.id);
         if (at)
             ds_rp_refuse(s->p, DS_STAGE_MESSAGES, at, NULL, "the output of call '%s' must stand before this item", word);
         else
@@ -241,7 +241,7 @@ static void add_call(items *s, const ds_json **f, ds_str name, const ds_path *at
         return;
     }
     if (!ds_idmap_put(&s->seen, q->call.id, s->n_calls)) {
-        ds_rp_refuse(p, DS_STAGE_MESSAGES, at, id_key, "'%s' is called twice", ds_rp_word(word, sizeof word, q->call.id));
+        ds_rp_refuse(p, DS_STAGE_MESSAGES, at, id_key, "'%s' is called twice", ds_str_word(word, sizeof word, q->call.id));
         return;
     }
     s->calls[s->n_calls++] = q;
@@ -280,12 +280,12 @@ static void add_output(items *s, const ds_json *item, const ds_json **f, const d
         return;
     slot = ds_idmap_find(&s->seen, key);
     if (!slot) {
-        ds_rp_refuse(p, DS_STAGE_MESSAGES, at, "call_id", "no call '%s' stands before this output", ds_rp_word(word, sizeof word, key));
+        ds_rp_refuse(p, DS_STAGE_MESSAGES, at, "call_id", "no call '%s' stands before this output", ds_str_word(word, sizeof word, key));
         return;
     }
     q = s->calls[slot->value];
     if (q->answered) {
-        ds_rp_refuse(p, DS_STAGE_MESSAGES, at, "call_id", "'%s' has its output already", ds_rp_word(word, sizeof word, key));
+        ds_rp_refuse(p, DS_STAGE_MESSAGES, at, "call_id", "'%s' has its output already", ds_str_word(word, sizeof word, key));
         return;
     }
     if (late_slot && s->lates[late_slot->value].item == item)
@@ -416,7 +416,7 @@ static void reference(items *s, const ds_json *item, const ds_json **f, const ds
         one_item(s, found, at, false);
     } else {
         ds_rp_refuse_status(p, DS_STAGE_MESSAGES, 404, NULL, "item_not_found", at, "id", "no stored item '%s'",
-                            ds_rp_word(word, sizeof word, id));
+                            ds_str_word(word, sizeof word, id));
     }
 }
 
@@ -498,7 +498,7 @@ static void stored(ds_rp *p)
     p->r->stored_items = ds_json_get(root, "items");
     if (!p->r->stored_items)
         ds_rp_refuse_status(p, DS_STAGE_MESSAGES, 404, NULL, chain ? "previous_response_not_found" : "conversation_not_found", NULL, field,
-                            "%s '%s' is not stored", chain ? "response" : "conversation", ds_rp_word(word, sizeof word, id));
+                            "%s '%s' is not stored", chain ? "response" : "conversation", ds_str_word(word, sizeof word, id));
 }
 
 /* A turn is made of several items, so it is looked at when all have come. */

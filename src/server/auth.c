@@ -9,7 +9,7 @@
 #include <openssl/rand.h>
 
 #include "base/hash.h"
-#include "format/file.h"
+#include "base/file.h"
 #include "server/server.h"
 
 #define FILE_MAX_BYTES (4u << 20)

@@ -17,7 +17,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "format/file.h"
+#include "base/file.h"
 #include "server/server_internal.h"
 
 enum {

@@ -11,7 +11,7 @@
 #include <sqlite3.h>
 
 #include "base/err.h"
-#include "format/file.h"
+#include "base/file.h"
 
 #define APPLICATION_ID 0x64737265 /* "dsre": what `file` and a wrong path are recognised by */
 enum { VERSION = 1 };

@@ -5,7 +5,7 @@
 #include <openssl/pem.h>
 #include <openssl/x509.h>
 
-#include "format/file.h"
+#include "base/file.h"
 #include "server/server_internal.h"
 
 /* Asked for a password by the reader of an encrypted key: there is none. */

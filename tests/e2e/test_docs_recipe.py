@@ -81,7 +81,7 @@ def test_commands(program, tmp_path):
 
 
 def test_python(program):
-    library = pathlib.Path(program).parent / "src" / "recipe" / "libdeepserve-recipe.so"
+    library = pathlib.Path(program).parent / "src" / "libdeepserve-recipe.so"
     found = session(DOCUMENT.read_text(), library)
     assert found
     for m, now in found:
@@ -100,7 +100,7 @@ def update(program):
         for lines, _ in s:
             block += "$ " + "\n> ".join(lines) + "\n" + "".join(p + "\n" for p in printed.pop(0))
         fresh.append((m, block))
-    fresh += session(text, pathlib.Path(program).parent / "src" / "recipe" / "libdeepserve-recipe.so")
+    fresh += session(text, pathlib.Path(program).parent / "src" / "libdeepserve-recipe.so")
     for m, block in sorted(fresh, key=lambda x: -x[0].start()):
         text = text[:m.start(1)] + block + text[m.end(1):]
     DOCUMENT.write_text(text)

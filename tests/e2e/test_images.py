@@ -21,7 +21,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 @pytest.fixture(scope="module")
 def ds(program):
-    os.environ["DEEPSERVE_LIBRARY"] = str(pathlib.Path(program).parent / "src" / "recipe" / "libdeepserve-recipe.so")
+    os.environ["DEEPSERVE_LIBRARY"] = str(pathlib.Path(program).parent / "src" / "libdeepserve-recipe.so")
     sys.path.insert(0, str(ROOT / "python"))
     import deepserve
     return deepserve

@@ -21,7 +21,7 @@ OUTPUT = f"plan\n</think>\n\nOk 🦀\n\n<{D} calls>\n<{D} invoke name=\"f\">\n<{
 
 @pytest.fixture(scope="module")
 def ds(program):
-    os.environ["DEEPSERVE_LIBRARY"] = str(pathlib.Path(program).parent / "src" / "recipe" / "libdeepserve-recipe.so")
+    os.environ["DEEPSERVE_LIBRARY"] = str(pathlib.Path(program).parent / "src" / "libdeepserve-recipe.so")
     sys.path.insert(0, str(ROOT / "python"))
     import deepserve
     return deepserve
@@ -319,7 +319,7 @@ def test_installed(ds, program, tmp_path):
         pytest.skip("no pip")
     source = tmp_path / "python"
     subprocess.run(["cp", "-r", str(ROOT / "python"), str(source)], check=True)
-    for library in ("recipe/libdeepserve-recipe.so", "llm/libdeepserve.so"):
+    for library in ("libdeepserve-recipe.so", "libdeepserve.so"):
         subprocess.run(["cp", str(pathlib.Path(program).parent / "src" / library), str(source / "deepserve")], check=True)
     done = subprocess.run([*pip, str(source)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -18,8 +18,8 @@ def ds(program):
     build = pathlib.Path(program).parent / "src"
     if b"libasan" in subprocess.run(["ldd", program], capture_output=True).stdout and "libasan" not in os.environ.get("LD_PRELOAD", ""):
         pytest.skip("a library with sanitizers needs a program with them")
-    os.environ["DEEPSERVE_LIBRARY"] = str(build / "recipe" / "libdeepserve-recipe.so")
-    os.environ["DEEPSERVE_ENGINE_LIBRARY"] = str(build / "llm" / "libdeepserve.so")
+    os.environ["DEEPSERVE_LIBRARY"] = str(build / "libdeepserve-recipe.so")
+    os.environ["DEEPSERVE_ENGINE_LIBRARY"] = str(build / "libdeepserve.so")
     sys.path.insert(0, str(ROOT / "python"))
     import deepserve
     return deepserve

@@ -61,7 +61,7 @@ def tree(tmp_path, monkeypatch):
 def test_include_direction(tree):
     bad = tree({
         "src/base/a.c": '#include "base/b.h"\n#include "format/c.h"\n',
-        "src/recipe/a.c": '#include "format/c.h"\n#include "kern/k.h"\n#include <ds/err.h>\n#include <stdio.h>\n',
+        "src/recipe/a.c": '#include "base/c.h"\n#include "kern/k.h"\n#include <ds/err.h>\n#include <stdio.h>\n',
         "src/model/a.c": '#include "kern/k_internal.h"\n#include "kern/k.h"\n',
         "src/cli/a.c": '#include "model/m.h"\n',
         "src/new/a.c": "",

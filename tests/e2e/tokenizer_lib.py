@@ -29,7 +29,7 @@ class Decoder(C.Structure):
 
 def library_path():
     program = pathlib.Path(os.environ.get("DEEPSERVE", ROOT / "build" / "deepserve"))
-    return program.parent / "src" / "recipe" / "libdeepserve-recipe.so"
+    return program.parent / "src" / "libdeepserve-recipe.so"
 
 
 def load():

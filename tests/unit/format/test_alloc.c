@@ -5,7 +5,7 @@
 
 #include "fault.h"
 #include "format/config.h"
-#include "format/file.h"
+#include "base/file.h"
 #include "format/npy.h"
 #include "format/safetensors.h"
 #include "format/synth.h"

@@ -3,7 +3,7 @@
 
 #include "format/config.h"
 #include "format/engram.h"
-#include "format/file.h"
+#include "base/file.h"
 #include "format/topology.h"
 
 #define REAL_CONFIG DS_TEST_ROOT "/models/configs/deepseek-v4.1-flash.json"

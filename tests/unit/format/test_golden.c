@@ -5,7 +5,7 @@
 
 #include "base/json.h"
 #include "format/engram.h"
-#include "format/file.h"
+#include "base/file.h"
 #include "format/npy.h"
 #include "format/numfmt.h"
 #include "format/tensors.h"

@@ -3,7 +3,7 @@
 
 #include <unistd.h>
 
-#include "format/file.h"
+#include "base/file.h"
 #include "format/numfmt.h"
 #include "format/safetensors.h"
 #include "format/synth.h"

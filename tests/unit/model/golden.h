@@ -5,7 +5,7 @@
 #include <ds/tokenizer.h>
 
 #include "base/json.h"
-#include "format/file.h"
+#include "base/file.h"
 #include "format/npy.h"
 #include "model/model.h"
 #include "test.h"
