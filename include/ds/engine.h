@@ -13,8 +13,8 @@
  *   - Every request that add() accepted ends with exactly one DS_EV_END for each of its samples; each token is reported once, in order,
  *     before it.
  *   - The text of a request is a pure function of model, mode, prompt, sampling and seed: not of load, batch, chunks, preemption,
- *     speculation or the number of threads. The one exception is mode CED without no_replay: a prefix hit may be continued by replay
- *     (DS_EV_START says how many tokens were replayed), and later hits may rest on what such a request left.
+ *     speculation or the number of threads. The one exception is mode CED for a request that isn't `reproducible`: a prefix hit may be
+ *     continued by replay (DS_EV_START says how many tokens were replayed), or rest on what a replay left.
  *   - Events never point into the engine. A reader that stops reading holds back its own requests' events and nothing else: output is
  *     kept in memory that add() took.
  *   - Nothing is taken from the heap while the loop runs.
@@ -169,6 +169,7 @@ typedef struct {
     const char *cache_domain;      /* requests share cached prefixes only within a domain; NULL = the common one */
     const char *cache_salt;        /* the same, chosen by the client; NULL = none */
     bool no_cache;                 /* neither use nor leave cached prefixes */
+    bool reproducible;             /* a prefix hit gives the bits of a cold run: never by replay, nor on what a replay left */
     const ds_engine_image *images; /* copied; in order, not overlapping */
     size_t n_images;
     const ds_engine_grammar *grammar; /* copied; NULL = none */

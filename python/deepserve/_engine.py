@@ -37,7 +37,7 @@ class EngineRequest(C.Structure):
     _fields_ = [("prompt", C.POINTER(i32)), ("n_prompt", u32), ("max_tokens", u32), ("min_tokens", u32), ("n", u32), ("sampling", Sampling), ("bias", C.POINTER(Bias)),
                 ("n_bias", size), ("stop_ids", C.POINTER(i32)), ("n_stop_ids", size), ("stop", C.POINTER(text)), ("stop_bytes", C.POINTER(size)),
                 ("n_stop", size), ("logprobs", C.c_bool), ("n_top", u32), ("priority", u32), ("deadline_us", u64), ("cache_domain", text),
-                ("cache_salt", text), ("no_cache", C.c_bool), ("images", p), ("n_images", size), ("grammar", p), ("user", p)]
+                ("cache_salt", text), ("no_cache", C.c_bool), ("reproducible", C.c_bool), ("images", p), ("n_images", size), ("grammar", p), ("user", p)]
 
 
 class EngineLogprob(C.Structure):

@@ -140,6 +140,7 @@ class _Job:
                                 *(_real(getattr(params, name), name) for name in ("repetition_penalty", "presence_penalty", "frequency_penalty")), seed, SEED_STEP)
         q.prompt, q.stop_ids = (C.c_int32 * len(ids))(*map(int, ids)), (C.c_int32 * len(end))(*end)
         q.bias, q.stop, q.stop_bytes = (E.Bias * len(bias))(*bias), (C.c_char_p * len(texts))(*texts), (C.c_size_t * len(texts))(*map(len, texts))
+        q.reproducible = params.seed is not None or params.temperature == 0 or params.logprobs is not None
         q.logprobs, q.n_top = params.logprobs is not None, _u(params.logprobs or 0, "logprobs", 32)
         if self.images:
             q.images, q.n_images = C.cast(self.images[0], C.c_void_p), len(self.images[0])

@@ -391,6 +391,7 @@ ds_engine_request ds_gen_request_engine(const ds_gen_request *q, const ds_cli_ge
         .stop = stop,
         .stop_bytes = stop_bytes,
         .n_stop = q->n_stop,
+        .reproducible = true, /* every line has a seed */
         .logprobs = q->logprobs,
         .n_top = q->n_top,
         .images = q->images,

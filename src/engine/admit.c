@@ -241,6 +241,7 @@ typedef struct {
     ds_eng_hit kind;
     uint32_t pos;   /* tokens that need not be computed */
     uint32_t state; /* HIT_STATE */
+    bool approx;    /* what is found there rests on a replay, or is one */
 } found;
 
 /* Whether saved state `i` at position P serves a sequence that goes on there to `goal`. */
@@ -254,31 +255,38 @@ static bool state_serves(const ds_engine *e, const ds_eng_sample *s, uint32_t i,
 }
 
 /* New requests leave hit_margin tokens to compute. One that comes back after preemption goes on from any state of its own text, and never
- * by a replay that it didn't begin with: its bits stay what they were. */
+ * by a replay that it didn't begin with: its bits stay what they were. For the same reason one whose bits are those of a cold run passes over
+ * what rests on a replay; a reproducible one does so from the start. */
 static found find_hit(ds_engine *e, ds_eng_sample *s, uint64_t now_us)
 {
-    found f = { HIT_NONE, 0, NONE };
-    uint32_t n = s->req->n_prompt, longest = n > e->hit_margin ? (n - e->hit_margin) / DS_BLOCK_TOKENS : 0, have = 0, most;
-    bool back = s->admitted, replay = e->o.mode == DS_ENGINE_CED && !e->o.no_replay;
+    found f = { HIT_NONE, 0, NONE, false };
+    uint32_t n = s->req->n_prompt, longest = n > e->hit_margin ? (n - e->hit_margin) / DS_BLOCK_TOKENS : 0, have = 0, most, n_exact = 0;
+    bool back = s->admitted, exact = s->req->reproducible || (back && !s->approx);
+    bool replay = e->o.mode == DS_ENGINE_CED && !e->o.no_replay && !exact && !back;
 
     if (s->req->no_cache)
         return f;
     most = back ? (s->goal - 1) / DS_BLOCK_TOKENS : longest;
     if (most > s->n_keys)
         most = s->n_keys;
-    while (have < most && ds_blocks_find(&e->blocks, &s->keys[have]) != NONE)
-        have++;
+    for (; have < most; have++) {
+        uint32_t block = ds_blocks_find(&e->blocks, &s->keys[have]);
+        if (block == NONE || (exact && e->blocks.approx[block]))
+            break;
+        if (!e->blocks.approx[block] && n_exact == have)
+            n_exact++;
+    }
     if (back && s->first_hit == HIT_REPLAY) { /* the same way, or none: other ways have other bits */
         if (have * DS_BLOCK_TOKENS >= s->first_hit_pos)
-            f = (found){ HIT_REPLAY, s->first_hit_pos, NONE };
+            f = (found){ HIT_REPLAY, s->first_hit_pos, NONE, true };
         return f;
     }
     for (uint32_t k = have; k > 0; k--) {
         uint32_t i = ds_states_find(&e->states, &s->keys[k - 1], now_us);
-        if (i != NONE && state_serves(e, s, i, k * DS_BLOCK_TOKENS))
-            return (found){ HIT_STATE, k * DS_BLOCK_TOKENS, i };
-        if (replay && !back)
-            return (found){ HIT_REPLAY, k * DS_BLOCK_TOKENS, NONE };
+        if (i != NONE && !(exact && e->states.approx[i]) && state_serves(e, s, i, k * DS_BLOCK_TOKENS))
+            return (found){ HIT_STATE, k * DS_BLOCK_TOKENS, i, k > n_exact || e->states.approx[i] };
+        if (replay)
+            return (found){ HIT_REPLAY, k * DS_BLOCK_TOKENS, NONE, true };
     }
     return f;
 }
@@ -287,7 +295,7 @@ static found find_hit(ds_engine *e, ds_eng_sample *s, uint64_t now_us)
 static bool prefix_is_coming(ds_engine *e, const ds_eng_sample *s, const found *f)
 {
     uint32_t n = s->req->n_prompt, most = n > e->hit_margin ? (n - e->hit_margin) / DS_BLOCK_TOKENS : 0;
-    bool needs_state = e->o.mode == DS_ENGINE_EXACT || e->o.no_replay;
+    bool needs_state = e->o.mode == DS_ENGINE_EXACT || e->o.no_replay || s->req->reproducible;
 
     if (s->req->no_cache || s->admitted)
         return false;
@@ -295,7 +303,7 @@ static bool prefix_is_coming(ds_engine *e, const ds_eng_sample *s, const found *
          i++) { /* also those that are planned to the end of their prompt: its blocks are published with the result */
         ds_eng_sample *o = e->running[i];
         uint32_t lo = 0, hi = most, border;
-        if ((o->state != S_PROMPT && o->state != S_DECODE) || o->req->no_cache || o->pos >= o->goal)
+        if ((o->state != S_PROMPT && o->state != S_DECODE) || o->req->no_cache || o->pos >= o->goal || (o->approx && s->req->reproducible))
             continue;
         if (hi > o->n_keys)
             hi = o->n_keys;
@@ -395,6 +403,7 @@ static void begin_prompt(ds_engine *e, ds_eng_step *st, ds_eng_sample *s, const 
     s->enc_win = s->store_from = s->replayed = 0;
     s->n_published = f->pos / DS_BLOCK_TOKENS;
     s->replay_first = false;
+    s->approx = f->approx;
     if (f->kind == HIT_STATE) {
         ds_states_pin(&e->states, f->state);
         ds_eng_op(st, DS_DEV_COPY_SLOT, ds_states_slot(&e->states, f->state), s->seat);
@@ -411,7 +420,7 @@ static void begin_prompt(ds_engine *e, ds_eng_step *st, ds_eng_sample *s, const 
     }
     s->pos_max = s->pos;
     s->n_snap = 0;
-    if (!s->req->no_cache && (e->o.mode == DS_ENGINE_EXACT || e->o.no_replay || s->goal - s->pos >= WORTH_A_CUT)) {
+    if (!s->req->no_cache && (e->o.mode == DS_ENGINE_EXACT || e->o.no_replay || s->req->reproducible || s->goal - s->pos >= WORTH_A_CUT)) {
         want_snap(s, n > margin ? (n - margin) / DS_BLOCK_TOKENS * DS_BLOCK_TOKENS : 0);
         want_snap(s, n / DS_BLOCK_TOKENS * DS_BLOCK_TOKENS);
     }

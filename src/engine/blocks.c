@@ -9,7 +9,8 @@ ds_rc ds_blocks_init(ds_blocks *b, uint32_t n, ds_err *err)
     b->ref = calloc(n, sizeof *b->ref);
     b->next = calloc((size_t)n + 1, sizeof *b->next);
     b->prev = calloc((size_t)n + 1, sizeof *b->prev);
-    if (!b->ref || !b->next || !b->prev) {
+    b->approx = calloc(n, sizeof *b->approx);
+    if (!b->ref || !b->next || !b->prev || !b->approx) {
         ds_blocks_fini(b);
         return ds_fail(err, DS_E_NOMEM, "engine: out of memory for %u blocks", n);
     }
@@ -29,6 +30,7 @@ void ds_blocks_fini(ds_blocks *b)
     free(b->ref);
     free(b->next);
     free(b->prev);
+    free(b->approx);
     ds_keytab_fini(&b->keys);
     *b = (ds_blocks){ 0 };
 }
@@ -80,12 +82,23 @@ void ds_blocks_unref(ds_blocks *b, uint32_t i)
         link_block(b, i, b->keys.used[i] ? b->prev[b->n] : b->n);
 }
 
-bool ds_blocks_publish(ds_blocks *b, uint32_t i, const ds_key *k)
+bool ds_blocks_publish(ds_blocks *b, uint32_t i, const ds_key *k, bool approx)
 {
+    uint32_t old = ds_keytab_find(&b->keys, k);
+
     assert(b->ref[i] > 0);
-    if (b->keys.used[i] || ds_keytab_find(&b->keys, k) != UINT32_MAX)
+    if (b->keys.used[i] || (old != UINT32_MAX && (approx || !b->approx[old])))
         return false;
+    if (old != UINT32_MAX) {
+        bool idle = b->ref[old] == 0;
+        if (idle)
+            unlink_block(b, old);
+        ds_keytab_drop(&b->keys, old);
+        if (idle)
+            link_block(b, old, b->n); /* free: the first to be given out */
+    }
     ds_keytab_put(&b->keys, k, i);
+    b->approx[i] = approx;
     b->published++;
     return true;
 }

@@ -4,6 +4,7 @@
  *   used    referenced by ref > 0 sequences (or waiting copies); with a key when it is published
  *   cached  ref = 0, with a key: found by it, and the first to go are those left longest ago
  *   free    ref = 0, without a key
+ * A block is approximate when its bytes rest on a replay: they aren't what computing the whole prefix gives. An exact one takes its key over.
  * Invariant: used + cached + free = n; a key leads to one block; only blocks whose 128 tokens are all committed have keys.
  * Threads: the loop's; nothing here locks.   Memory: all taken in init(). */
 #ifndef DS_ENGINE_BLOCKS_H
@@ -15,6 +16,7 @@ typedef struct {
     uint32_t n;
     uint32_t *ref;
     uint32_t *next, *prev; /* list of blocks with ref = 0; n is its head: next[n] is the next to be given out */
+    bool *approx;          /* by block */
     ds_keytab keys;
     uint32_t n_idle, n_cached; /* ref = 0; of them with a key */
     uint64_t published, evicted;
@@ -29,8 +31,9 @@ void ds_blocks_ref(ds_blocks *b, uint32_t block);
 /* The last reference makes it cached (when it has a key) or free. Release a sequence's blocks from the last to the first: leaves then go
  * before their parents. */
 void ds_blocks_unref(ds_blocks *b, uint32_t block);
-/* Gives a used block its key; false: another block has it already, this one stays private. */
-bool ds_blocks_publish(ds_blocks *b, uint32_t block, const ds_key *k);
+/* Gives a used block its key; false: another block has it already, this one stays private. An exact block takes the key of an approximate
+ * one, which then has none. */
+bool ds_blocks_publish(ds_blocks *b, uint32_t block, const ds_key *k, bool approx);
 uint32_t ds_blocks_find(const ds_blocks *b, const ds_key *k); /* no reference is taken; UINT32_MAX: none */
 static inline uint32_t ds_blocks_available(const ds_blocks *b)
 {

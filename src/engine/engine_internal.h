@@ -68,6 +68,7 @@ typedef struct ds_eng_sample {
     bool ended, fork; /* fork: PROMPT rows of all samples of the request; they stop one token short */
     bool dirty;       /* in engine.dirty */
     bool admitted;
+    bool approx;  /* its bits rest on a replay, its own or that of a prefix it found */
     bool borrows; /* [const] steps in flight may use the caller's memory or callbacks: its end goes out when it is GONE */
     /* [mu] what poll sees and what it has given out */
     bool pub_start, pub_end, read_start, read_end;
@@ -109,7 +110,7 @@ struct ds_eng_request {
     int32_t *prompt;
     uint32_t n_prompt, n_samples;
     ds_key ns; /* in front of the first block's key */
-    bool no_cache;
+    bool no_cache, reproducible;
     ds_engine_image *images;
     size_t n_images;
     const float **embedding; /* [n_prompt] by position, or NULL */

@@ -170,7 +170,7 @@ static void publish_blocks(ds_engine *e, ds_eng_sample *s)
         if (s->n_keys == s->n_published)
             block_key(s, s->n_keys++);
         if (s->n_published < s->n_blocks)
-            ds_blocks_publish(&e->blocks, s->blocks[s->n_published], &s->keys[s->n_published]);
+            ds_blocks_publish(&e->blocks, s->blocks[s->n_published], &s->keys[s->n_published], s->approx);
     }
 }
 
@@ -184,7 +184,7 @@ static void name_state(ds_engine *e, ds_eng_sample *s, uint32_t state, const ds_
                        !complete                      ? NONE
                        : e->o.mode == DS_ENGINE_EXACT ? 0
                                                       : s->dev.dec_start,
-                       now_us);
+                       s->approx, now_us);
     }
     ds_states_unpin(&e->states, state);
 }

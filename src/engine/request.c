@@ -236,6 +236,7 @@ ds_rc ds_eng_request_create(ds_eng_request **out, const ds_engine *e, const ds_e
     r->n_prompt = q->n_prompt;
     r->n_samples = q->n ? q->n : 1;
     r->no_cache = q->no_cache || e->o.no_prefix_cache;
+    r->reproducible = q->reproducible;
     r->level = q->priority;
     r->added_us = ds_now_us();
     r->deadline_us = q->deadline_us ? r->added_us + q->deadline_us : 0;

@@ -263,6 +263,7 @@ static void fork_samples(ds_engine *e, ds_eng_step *st, ds_eng_sample *s)
         c->pos = c->pos_max = s->goal;
         c->hit = s->hit;
         c->replayed = 0;
+        c->approx = s->approx;
         c->shared_partial = s->goal % DS_BLOCK_TOKENS != 0;
         c->parked = state;
         ds_states_pin(&e->states, state);

@@ -9,10 +9,11 @@ ds_rc ds_states_init(ds_states *s, uint32_t n_seats, uint32_t n_saved, uint64_t 
     s->seat = calloc(n_seats, sizeof *s->seat);
     s->pins = calloc(n_saved, sizeof *s->pins);
     s->dec_start = calloc(n_saved, sizeof *s->dec_start);
+    s->approx = calloc(n_saved, sizeof *s->approx);
     s->touched_us = calloc(n_saved, sizeof *s->touched_us);
     s->next = calloc((size_t)n_saved + 1, sizeof *s->next);
     s->prev = calloc((size_t)n_saved + 1, sizeof *s->prev);
-    if (!s->seat || !s->pins || !s->dec_start || !s->touched_us || !s->next || !s->prev ||
+    if (!s->seat || !s->pins || !s->dec_start || !s->approx || !s->touched_us || !s->next || !s->prev ||
         ds_keytab_init(&s->keys, n_saved, err) != DS_OK) {
         ds_states_fini(s);
         return ds_fail(err, DS_E_NOMEM, "engine: out of memory for %u state slots", n_seats + n_saved);
@@ -31,6 +32,7 @@ void ds_states_fini(ds_states *s)
     free(s->seat);
     free(s->pins);
     free(s->dec_start);
+    free(s->approx);
     free(s->touched_us);
     free(s->next);
     free(s->prev);
@@ -76,15 +78,16 @@ uint32_t ds_states_take(ds_states *s)
     return i;
 }
 
-void ds_states_name(ds_states *s, uint32_t i, const ds_key *k, uint32_t dec_start, uint64_t now_us)
+void ds_states_name(ds_states *s, uint32_t i, const ds_key *k, uint32_t dec_start, bool approx, uint64_t now_us)
 {
     uint32_t old = ds_keytab_find(&s->keys, k);
 
     assert(s->pins[i] > 0 && !s->keys.used[i]);
     s->saved++;
     s->dec_start[i] = dec_start;
+    s->approx[i] = approx;
     s->touched_us[i] = now_us;
-    if (old != UINT32_MAX && s->pins[old] > 0)
+    if (old != UINT32_MAX && (s->pins[old] > 0 || (approx && !s->approx[old])))
         return;
     if (old != UINT32_MAX) {
         ds_keytab_drop(&s->keys, old);

@@ -20,6 +20,7 @@ typedef struct {
 
     uint32_t *pins;      /* by saved state, 0 .. n_saved-1 */
     uint32_t *dec_start; /* what its decoder windows start at; UINT32_MAX: it has encoder state only */
+    bool *approx;        /* rests on a replay */
     uint64_t *touched_us;
     uint32_t *next, *prev; /* unpinned ones, least recently used first; n_saved is the head */
     ds_keytab keys;
@@ -35,8 +36,9 @@ void ds_states_give_seat(ds_states *s, uint32_t slot);
 
 /* A saved state to fill, pinned once; UINT32_MAX: all are pinned. What it held is forgotten. */
 uint32_t ds_states_take(ds_states *s);
-/* It is filled: findable by key. An older one under that key is forgotten if nobody pins it, else this one stays nameless. The pin stays. */
-void ds_states_name(ds_states *s, uint32_t i, const ds_key *k, uint32_t dec_start, uint64_t now_us);
+/* It is filled: findable by key. An older one under that key is forgotten if nobody pins it, else this one stays nameless; so does an approximate one
+ * when there is an exact one. The pin stays. */
+void ds_states_name(ds_states *s, uint32_t i, const ds_key *k, uint32_t dec_start, bool approx, uint64_t now_us);
 void ds_states_pin(ds_states *s, uint32_t i);
 void ds_states_unpin(ds_states *s, uint32_t i);
 /* UINT32_MAX: none, or too old. Counts as a use. */

@@ -194,6 +194,7 @@ static ds_rc add_prompt(ds_call *c, uint32_t i, const ds_engine_bias *bias, ds_e
         .n_stop_ids = p->ignore_eos ? 0 : m->n_stop_ids,
         .logprobs = p->logprobs || c->info->include_logprobs,
         .n_top = p->top_logprobs,
+        .reproducible = p->has_seed || p->temperature == 0 || p->logprobs || c->info->include_logprobs,
         .deadline_us = c->s->o.request_ms * 1000,
         .images = c->images,
         .n_images = c->images ? c->n_pictures : 0,

@@ -135,6 +135,7 @@ static void add(ds_engine *e)
     q.n_stop = k->n_stop;
     q.priority = rnd(3);
     q.no_cache = chance(5);
+    q.reproducible = chance(30);
     q.cache_domain = chance(10) ? "other" : NULL;
     q.logprobs = chance(5);
     q.n_top = rnd(3);

@@ -16,6 +16,7 @@ typedef struct {
     int32_t *prompt;
     int32_t stop[2];
     uint32_t n_stop, min_tokens;
+    bool reproducible;
     int32_t want[4][MAX_OUT], got[4][MAX_OUT];
     float want_lp[4][MAX_OUT], got_lp[4][MAX_OUT];
     uint32_t n_want[4], n_got[4], cached, replayed;
@@ -124,6 +125,7 @@ static void add(ds_engine *e, request *r, uint32_t i)
                             .stop_ids = r->stop,
                             .n_stop_ids = r->n_stop,
                             .min_tokens = r->min_tokens,
+                            .reproducible = r->reproducible,
                             .user = r };
 
     q.sampling.temperature = r->temperature;
@@ -483,6 +485,48 @@ static void hits_by_replay(void **state)
     free(r.prompt);
 }
 
+/* A request that must reproduce, among others that replay and leave what they computed: it has the bits of a cold run, of its own leavings, and takes
+ * the keys of theirs over. */
+static void reproducible_among_replays(void **state)
+{
+    int32_t *base = random_prompt(900, 91);
+    static const struct {
+        uint32_t n_prompt;
+        bool reproducible, hits;
+    } turn[] = {
+        { 300, false, false }, /* leaves exact blocks and no state */
+        { 560, false, true },  /* replays, leaves approximate blocks behind */
+        { 840, true, false },  /* neither replays nor rests on them */
+        { 840, true, true },   /* goes on from the state that it left */
+        { 700, true, false },  /* its blocks are exact now, but no state is at this border */
+        { 700, false, true },  { 840, true, true },
+    };
+
+    (void)state;
+    for (uint32_t seats = 1; seats < 3; seats++) {
+        ds_engine *e = make_engine((ds_engine_opts){ .mode = DS_ENGINE_CED, .saved_states = 16, .max_running = seats }, NULL);
+        for (uint32_t i = 0; i < sizeof turn / sizeof *turn; i++) {
+            request r = { .n_prompt = turn[i].n_prompt,
+                          .max_tokens = 8,
+                          .temperature = 1.0,
+                          .penalty = 1.0,
+                          .n = 1 + (turn[i].reproducible && seats == 2),
+                          .reproducible = turn[i].reproducible,
+                          .prompt = base };
+            add(e, &r, 0);
+            run_all(e);
+            assert_int_equal(r.cached > 0, turn[i].hits);
+            if (!turn[i].reproducible)
+                continue;
+            assert_int_equal(r.replayed, 0);
+            alone(&r, 1, false);
+            compare(&r, 1, "reproducible");
+        }
+        ds_engine_destroy(e);
+    }
+    free(base);
+}
+
 /* Requests with a common prefix at the same time: the first computes it, the others wait for its blocks. */
 static void waiting_for_a_prefix(void **state)
 {
@@ -801,6 +845,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(samples_of_one_prompt),
         cmocka_unit_test(hits_from_saved_state),
         cmocka_unit_test(hits_by_replay),
+        cmocka_unit_test(reproducible_among_replays),
         cmocka_unit_test(waiting_for_a_prefix),
         cmocka_unit_test(rings_wrap),
         cmocka_unit_test(drafts_keep_the_distribution),
