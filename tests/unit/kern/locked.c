@@ -1,0 +1,431 @@
+#include "kern/locked.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+/* Addresses are never used twice, so that a pointer to what was freed faults too. */
+enum { PAGE = 4096 };
+#define REGION_BYTES ((size_t)1 << 38)
+
+/* One copy on a stream whose mark hasn't been waited for. */
+typedef struct pending {
+    struct pending *next;
+    uint64_t no;
+    void *stage;
+    bool read; /* deliver `bytes` to stage; else stage must still hold them */
+    size_t n;
+    unsigned char bytes[];
+} pending;
+
+struct ds_stream {
+    uint64_t no;
+    pending *first, **last;
+};
+
+struct ds_event {
+    ds_stream *s;
+    uint64_t no;
+};
+
+typedef struct {
+    ds_device base;
+    ds_device *cpu;
+    ds_kern k; /* its ops */
+    unsigned char *region;
+    /* [mu] */
+    pthread_mutex_t mu;
+    size_t used;
+    uint32_t users; /* ops and copies that run now */
+    size_t pieces;
+} locked;
+
+/* Of the one device that exists: the table's functions get no device. */
+static locked *the;
+
+static void die(const char *what)
+{
+    fprintf(stderr, "locked device: %s\n", what);
+    abort();
+}
+
+static void protect(int how)
+{
+    if (the->used && mprotect(the->region, the->used, how) != 0)
+        die("mprotect failed");
+}
+
+static void unlock(void)
+{
+    pthread_mutex_lock(&the->mu);
+    if (the->users++ == 0)
+        protect(PROT_READ | PROT_WRITE);
+    pthread_mutex_unlock(&the->mu);
+}
+
+static void lock(void)
+{
+    pthread_mutex_lock(&the->mu);
+    if (--the->users == 0)
+        protect(PROT_NONE);
+    pthread_mutex_unlock(&the->mu);
+}
+
+/* ---- ops ------------------------------------------------------------------------------------------------------------------------------ */
+
+#define OPS(X)                            \
+    X(linear, ds_op_linear)               \
+    X(dequant, ds_op_dequant)             \
+    X(rmsnorm, ds_op_rmsnorm)             \
+    X(rope, ds_op_rope)                   \
+    X(add, ds_op_add)                     \
+    X(swiglu, ds_op_swiglu)               \
+    X(gelu, ds_op_gelu)                   \
+    X(argmax, ds_op_argmax)               \
+    X(copy, ds_op_copy)                   \
+    X(embed, ds_op_embed)                 \
+    X(mhc, ds_op_mhc)                     \
+    X(stream_mean, ds_op_stream_mean)     \
+    X(ring_store, ds_op_ring_store)       \
+    X(ring_load, ds_op_ring_load)         \
+    X(win_quant, ds_op_win_quant)         \
+    X(idx_quant, ds_op_idx_quant)         \
+    X(pool_pairs, ds_op_pool_pairs)       \
+    X(kv_store, ds_op_kv_store)           \
+    X(idx_store, ds_op_kv_store)          \
+    X(index_topk, ds_op_index_topk)       \
+    X(attention, ds_op_attention)         \
+    X(route, ds_op_route)                 \
+    X(experts, ds_op_experts)             \
+    X(engram_hash, ds_op_engram_hash)     \
+    X(engram_gather, ds_op_engram_gather) \
+    X(engram_fuse, ds_op_engram_fuse)     \
+    X(rope2d, ds_op_rope2d)               \
+    X(vit_attention, ds_op_vit_attention) \
+    X(cells, ds_op_cells)
+
+#define RUN(name, args)                               \
+    static void run_##name(ds_exec *e, const args *a) \
+    {                                                 \
+        unlock();                                     \
+        the->k.name(e, a);                            \
+        lock();                                       \
+    }
+OPS(RUN)
+
+#define SET(name, args) k->name = run_##name;
+static void wrap(ds_kern *k)
+{
+    OPS(SET)
+}
+
+/* ---- memory --------------------------------------------------------------------------------------------------------------------------- */
+
+static bool ours(const void *p)
+{
+    return (const unsigned char *)p >= the->region && (const unsigned char *)p < the->region + REGION_BYTES;
+}
+
+static ds_rc take(ds_device *d, ds_mem_kind kind, size_t bytes, void **out, ds_err *err)
+{
+    size_t all = (bytes + 2 * PAGE - 1) & ~(size_t)(PAGE - 1); /* a page at least behind each piece */
+    void *probe;
+    ds_rc rc;
+
+    (void)d;
+    if (kind == DS_MEM_STAGE)
+        return the->cpu->fn->alloc(the->cpu, kind, bytes, out, err);
+    *out = NULL;
+    rc = the->cpu->fn->alloc(the->cpu, kind, 1, &probe, err); /* fails when a test makes allocations fail */
+    if (rc != DS_OK)
+        return rc;
+    the->cpu->fn->free(the->cpu, kind, probe);
+    pthread_mutex_lock(&the->mu);
+    if (all > REGION_BYTES - the->used) {
+        pthread_mutex_unlock(&the->mu);
+        return ds_fail(err, DS_E_NOMEM, "out of device memory for %zu bytes", bytes);
+    }
+    *out = the->region + the->used;
+    if (the->users && mprotect(*out, all, PROT_READ | PROT_WRITE) != 0)
+        die("mprotect failed");
+    the->used += all;
+    the->pieces++;
+    pthread_mutex_unlock(&the->mu);
+    return DS_OK;
+}
+
+static void give(ds_device *d, ds_mem_kind kind, void *p)
+{
+    (void)d;
+    if (kind == DS_MEM_STAGE) {
+        the->cpu->fn->free(the->cpu, kind, p);
+        return;
+    }
+    if (!p)
+        return;
+    if (!ours(p))
+        die("free of what isn't device memory");
+    pthread_mutex_lock(&the->mu);
+    if (--the->pieces == 0 && madvise(the->region, the->used, MADV_DONTNEED) != 0)
+        die("madvise failed");
+    pthread_mutex_unlock(&the->mu);
+}
+
+/* ---- streams -------------------------------------------------------------------------------------------------------------------------- */
+
+static ds_rc stream_create(ds_device *d, ds_stream **out, ds_err *err)
+{
+    (void)d;
+    *out = calloc(1, sizeof **out);
+    if (!*out)
+        return ds_fail(err, DS_E_NOMEM, "out of memory");
+    (*out)->last = &(*out)->first;
+    return DS_OK;
+}
+
+/* Brings what was read, and looks after what was written, up to number `no`. */
+static void settle(ds_stream *s, uint64_t no)
+{
+    while (s->first && s->first->no <= no) {
+        pending *p = s->first;
+        if (p->read)
+            memcpy(p->stage, p->bytes, p->n);
+        else if (memcmp(p->stage, p->bytes, p->n) != 0)
+            die("stage memory was changed before the write from it was waited for");
+        s->first = p->next;
+        if (!s->first)
+            s->last = &s->first;
+        free(p);
+    }
+}
+
+static void stream_destroy(ds_device *d, ds_stream *s)
+{
+    (void)d;
+    if (s)
+        settle(s, UINT64_MAX);
+    free(s);
+}
+
+static ds_rc event_create(ds_device *d, ds_event **out, ds_err *err)
+{
+    (void)d;
+    *out = calloc(1, sizeof **out);
+    return *out ? DS_OK : ds_fail(err, DS_E_NOMEM, "out of memory");
+}
+
+static void event_destroy(ds_device *d, ds_event *e)
+{
+    (void)d;
+    free(e);
+}
+
+static void put_on(ds_stream *s, void *stage, const void *bytes, size_t n, bool read)
+{
+    pending *p = malloc(sizeof *p + n);
+
+    if (!p)
+        die("out of memory");
+    *p = (pending){ .no = ++s->no, .stage = stage, .read = read, .n = n };
+    memcpy(p->bytes, bytes, n);
+    *s->last = p;
+    s->last = &p->next;
+}
+
+static void copy_write(ds_device *d, ds_stream *s, void *dst, const void *stage, size_t n)
+{
+    (void)d;
+    if (n == 0)
+        return;
+    if (!ours(dst) || ours(stage))
+        die("write goes from stage to device memory");
+    put_on(s, (void *)stage, stage, n, false);
+    unlock();
+    memcpy(dst, stage, n);
+    lock();
+}
+
+static void copy_read(ds_device *d, ds_stream *s, void *stage, const void *src, size_t n)
+{
+    (void)d;
+    if (n == 0)
+        return;
+    if (ours(stage) || !ours(src))
+        die("read goes from device to stage memory");
+    unlock();
+    put_on(s, stage, src, n, true);
+    lock();
+    memset(stage, 0xee, n);
+}
+
+static void copy_inside(ds_device *d, ds_stream *s, void *dst, const void *src, size_t n)
+{
+    (void)d;
+    (void)s;
+    if (n && (!ours(dst) || !ours(src)))
+        die("copy goes from device to device memory");
+    unlock();
+    memcpy(dst, src, n);
+    lock();
+}
+
+static void zero(ds_device *d, ds_stream *s, void *dst, size_t n)
+{
+    (void)d;
+    (void)s;
+    unlock();
+    memset(dst, 0, n);
+    lock();
+}
+
+static void mark(ds_device *d, ds_stream *s, ds_event *e)
+{
+    (void)d;
+    *e = (ds_event){ s, s->no };
+}
+
+static void order(ds_device *d, ds_stream *s, ds_event *e)
+{
+    (void)d;
+    (void)s;
+    (void)e;
+}
+
+static ds_rc wait_for(ds_device *d, ds_event *e, ds_err *err)
+{
+    (void)d;
+    (void)err;
+    if (e->s)
+        settle(e->s, e->no);
+    return DS_OK;
+}
+
+/* ---- weights -------------------------------------------------------------------------------------------------------------------------- */
+
+static ds_rc bring(ds_mem *mem, const void **at, size_t n, ds_err *err)
+{
+    void *p;
+
+    if (!*at)
+        return DS_OK;
+    p = ds_mem_take(mem, DS_MEM_DEVICE, n, err);
+    if (!p)
+        return err ? err->rc : DS_E_NOMEM;
+    unlock();
+    memcpy(p, *at, n);
+    lock();
+    *at = p;
+    return DS_OK;
+}
+
+static size_t div_up(size_t a, size_t b)
+{
+    return (a + b - 1) / b;
+}
+
+static ds_rc place(ds_device *d, ds_mem *mem, ds_mat *m, ds_mat_use use, ds_err *err)
+{
+    size_t out = (size_t)m->out, in = m->in, data = 0, scale = 0;
+    const void *s = m->scale;
+    ds_rc rc;
+
+    (void)d;
+    (void)use;
+    switch (m->type) {
+    case DS_MAT_F32:
+        data = out * in * 4;
+        break;
+    case DS_MAT_BF16:
+        data = out * in * 2;
+        break;
+    case DS_MAT_FP8_32X32:
+        data = out * in;
+        scale = div_up(out, 32) * (in / 32);
+        break;
+    case DS_MAT_FP8_ROWS:
+        data = out * in;
+        scale = out * (in / 32);
+        break;
+    case DS_MAT_MXFP4:
+        data = out * in / 2;
+        scale = out * (in / 32);
+        break;
+    }
+    rc = bring(mem, &m->data, data, err);
+    if (rc == DS_OK)
+        rc = bring(mem, &s, scale, err);
+    m->scale = s;
+    return rc;
+}
+
+static ds_rc place_experts(ds_device *d, ds_mem *mem, ds_mat *w1, ds_mat *w3, ds_mat *w2, uint32_t n, ds_err *err)
+{
+    ds_rc rc = DS_OK;
+
+    for (uint32_t i = 0; i < n && rc == DS_OK; i++) {
+        rc = place(d, mem, &w1[i], DS_USE_LINEAR, err);
+        if (rc == DS_OK)
+            rc = place(d, mem, &w3[i], DS_USE_LINEAR, err);
+        if (rc == DS_OK)
+            rc = place(d, mem, &w2[i], DS_USE_LINEAR, err);
+    }
+    return rc;
+}
+
+/* ---- the device ----------------------------------------------------------------------------------------------------------------------- */
+
+static void destroy(ds_device *d)
+{
+    if (&the->base != d || the->pieces)
+        die("closed before everything was freed");
+    munmap(the->region, REGION_BYTES);
+    pthread_mutex_destroy(&the->mu);
+    ds_device_close(the->cpu);
+    free(the);
+    the = NULL;
+}
+
+ds_rc locked_create(ds_device **out, const char *kernels, ds_err *err)
+{
+    static const ds_device_fns fns = {
+        .destroy = destroy,
+        .alloc = take,
+        .free = give,
+        .stream_create = stream_create,
+        .stream_destroy = stream_destroy,
+        .event_create = event_create,
+        .event_destroy = event_destroy,
+        .write = copy_write,
+        .read = copy_read,
+        .copy = copy_inside,
+        .zero = zero,
+        .mark = mark,
+        .order = order,
+        .wait = wait_for,
+        .place = place,
+        .place_experts = place_experts,
+    };
+    ds_device *cpu;
+    ds_rc rc = ds_device_open(&cpu, "cpu", &(ds_device_opts){ kernels }, err);
+    locked *l;
+
+    *out = NULL;
+    if (rc != DS_OK)
+        return rc;
+    l = the ? NULL : calloc(1, sizeof *l);
+    if (!l)
+        die("only one at a time");
+    l->cpu = cpu;
+    l->k = cpu->k;
+    l->base = (ds_device){ .fn = &fns, .name = "locked", .k = cpu->k };
+    l->region = mmap(NULL, REGION_BYTES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (l->region == MAP_FAILED)
+        die("no address space");
+    pthread_mutex_init(&l->mu, NULL);
+    the = l;
+    wrap(&l->base.k);
+    *out = &l->base;
+    return DS_OK;
+}
