@@ -150,6 +150,19 @@ def docs_name_files():
     return bad
 
 
+def docs_name_symbols():
+    """A pair `symbol` (`file`) in a document: the file has that name in it."""
+    bad = []
+    for path in files("*.md"):
+        source = re.sub(r"^```.*?^```", blank, text(path), flags=re.M | re.S)
+        for m in re.finditer(r"`(\w+)(?:\(\))?` \(`([\w./-]+\.\w+)`\)", source):
+            symbol, name = m.groups()
+            found = [base / name for base in ((ROOT / path).parent, ROOT, ROOT / "src", ROOT / "include") if (base / name).is_file()]
+            if found and not re.search(rf"\b{symbol}\b", text(found[0])):
+                bad.append(f"{path}:{line_of(source, m.start())}: {name} has no {symbol}")
+    return bad
+
+
 def file_length():
     return [f"{p}: {n} lines; split at {MAX_LINES}" for p in files("*.c", "*.h", "*.cu", "*.py", "*.sh") if (n := text(p).count("\n")) >= MAX_LINES]
 
@@ -195,6 +208,7 @@ CHECKS = [
     ("include direction", include_direction),
     ("format", formatting),
     ("documents name existing files", docs_name_files),
+    ("documents name symbols where they are", docs_name_symbols),
     ("file length", file_length),
     ("libraries neither print nor exit nor read the environment", quiet_libraries),
     ("every source folder has a README", folder_readmes),

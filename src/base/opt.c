@@ -402,7 +402,7 @@ static ds_rc parse_long(const ds_opt_cmd *cmd, void *dst, int argc, char **argv,
 ds_rc ds_opt_parse(const ds_opt_cmd *cmd, void *dst, int argc, char **argv, const char **pos, size_t max_pos, size_t *n_pos, bool *given,
                    bool *help, ds_err *err)
 {
-    bool seen[256] = { false }, words_only = false;
+    bool seen[DS_OPT_MAX] = { false }, words_only = false;
     size_t n_opts = 0;
     char q[220];
     ds_rc rc;

@@ -25,6 +25,7 @@ typedef enum {
     DS_OPT_MS,    /* uint64_t milliseconds: 250ms, 10s, 2m, 1h; a bare number is seconds */
 } ds_opt_type;
 
+#define DS_OPT_MAX 255 /* entries of a table */
 #define DS_OPT_LIST_MAX 64
 typedef struct {
     const char *v[DS_OPT_LIST_MAX]; /* borrowed from argv */
@@ -57,6 +58,22 @@ typedef struct {
  * one bool for each table entry: set by the user. */
 ds_rc ds_opt_parse(const ds_opt_cmd *cmd, void *dst, int argc, char **argv, const char **pos, size_t max_pos, size_t *n_pos, bool *given,
                    bool *help, ds_err *err);
+
+/* ---- options from a file ---- */
+
+/* Words of a command line that say what a file says. */
+typedef struct {
+    char **v;
+    size_t n;
+} ds_opt_words;
+
+/* Lines `name = value` (a flag: true or false), empty lines, and lines that begin with '#'. What is wrong is said with label and line.
+ * scratch: an options struct of the command, left in no particular state. DS_E_FORMAT, DS_E_NOMEM; then *out is empty. */
+ds_rc ds_opt_config(const ds_opt_cmd *cmd, void *scratch, const char *text, size_t n, const char *label, ds_opt_words *out, ds_err *err);
+void ds_opt_words_free(ds_opt_words *w);
+/* All options as they are in `src`, in the form that ds_opt_config reads; what has no value is a comment. */
+void ds_opt_dump(const ds_opt_cmd *cmd, const void *src, FILE *f);
+
 void ds_opt_print_help(const ds_opt_cmd *cmd, FILE *f);
 /* The edit-distance-nearest word of a NULL-terminated list, or NULL if none is near. */
 const char *ds_opt_nearest(const char *word, const char *const *words);

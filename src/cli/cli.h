@@ -35,7 +35,18 @@ ds_cmd_fn ds_cmd_serve;
 ds_cmd_fn ds_cmd_synth;
 ds_cmd_fn ds_cmd_tokenize;
 
-/* Parses; on --help or wrong use prints and returns the exit status to leave with, else -1. No positional words are allowed. */
+/* Parses; on --help or wrong use prints and returns the exit status to leave with, else -1. No positional words are allowed.
+ * A table with DS_CLI_OPT_CONFIG takes options from a file too, and prints those in effect. */
+#define DS_CLI_OPT_CONFIG(path_offset, dump_offset)                                                                                       \
+    { .name = "config",                                                                                                                   \
+      .type = DS_OPT_STR,                                                                                                                 \
+      .offset = (path_offset),                                                                                                            \
+      .arg = "FILE",                                                                                                                      \
+      .help = "options as lines `name = value`; those of the command line win" },                                                         \
+    {                                                                                                                                     \
+        .name = "dump-config", .type = DS_OPT_FLAG, .offset = (dump_offset), .help = "print all options in effect, in that form, and end" \
+    }
+
 int ds_cli_parse(const ds_opt_cmd *cmd, void *dst, int argc, char **argv, bool *given);
 /* "deepserve <command>: message" on standard error, one line; returns 1. */
 int ds_cli_fail(const char *command, const ds_err *err);

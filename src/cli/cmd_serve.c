@@ -19,10 +19,10 @@
 
 typedef struct {
     const char *model, *host, *unix_path, *admin, *tls_cert, *tls_key, *cors, *keys, *prefix, *responses_db, *access_log, *otlp, *speculate,
-        *replay;
+        *replay, *config;
     ds_opt_list names, set;
     int mode, act, kernels, encoding, log_level;
-    bool no_tcp, strict_model, image_urls, metrics_auth, prefix_cache, quiet, pin;
+    bool dump_config, no_tcp, strict_model, image_urls, metrics_auth, prefix_cache, quiet, pin;
     int64_t port, threads, context, max_running, max_requests, step_tokens, prefills, connections, workers, step_us, phases;
     uint64_t memory, max_head, max_body, max_output_queue, responses_bytes;
     uint64_t header_ms, body_ms, stall_ms, keepalive_ms, idle_ms, drain_ms, request_ms, responses_ttl_ms, target_tbt_ms;
@@ -31,6 +31,7 @@ typedef struct {
 #define O(field) .offset = offsetof(options, field)
 /* clang-format off */
 static const ds_opt table[] = {
+    DS_CLI_OPT_CONFIG(offsetof(options, config), offsetof(options, dump_config)),
     { .name = "model", .type = DS_OPT_STR, O(model), .arg = "DIR", .required = true, .help = "model directory" },
     { .name = "host", .type = DS_OPT_STR, O(host), .def = "127.0.0.1", .arg = "ADDRESS", .help = "address to listen on; one that others can reach should have --api-keys" },
     { .name = "port", .type = DS_OPT_INT, O(port), .def = "8000", .arg = "N", .min = 0, .max = 65535, .help = "0 takes any free one" },

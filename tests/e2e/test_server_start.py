@@ -27,6 +27,24 @@ def refused(deepserve, model):
     return check
 
 
+def test_options_from_a_file(deepserve, tmp_path):
+    """The command line wins over the file; what is in effect can be dumped and read again; a mistake names file and line."""
+    path = tmp_path / "serve.conf"
+    path.write_text("# a server\nmodel = models/x\nport = 1\nimage-urls = false\nserved-model-name = a b\nserved-model-name = c\n")
+    done = deepserve("serve", "--config", path, "--port=7", "--dump-config")
+    assert done.returncode == 0 and done.stderr == b""
+    lines = done.stdout.decode().splitlines()
+    assert {"model = models/x", "port = 7", "image-urls = false", "served-model-name = a b", "served-model-name = c", "idle-timeout"} <= {
+        line if "timeout" not in line else line.split(" ")[0] for line in lines}
+    path.write_bytes(done.stdout)
+    assert deepserve("serve", f"--config={path}", "--dump-config").stdout == done.stdout
+    path.write_text("model = m\n\nporl = 5\n")
+    done = deepserve("serve", "--config", path)
+    assert done.returncode == 1 and done.stdout == b"" and b"serve.conf:3: unknown option --porl; did you mean --port?\n" in done.stderr
+    assert deepserve("serve", "--config", tmp_path / "gone").returncode == 1
+    assert deepserve("serve", "--config").returncode == 2
+
+
 def test_values(refused, tmp_path):
     for args, words in [
         (("--speculate", "65"), ("--speculate '65'", "up to 64")),

@@ -252,12 +252,88 @@ static void nearest_words(void **state)
     }
 }
 
+static ds_rc config(const char *text, options *o, ds_err *err)
+{
+    char *argv[80] = { "test" };
+    const char *pos;
+    ds_opt_words w;
+    size_t n_pos;
+    bool help;
+    ds_rc rc = ds_opt_config(&command, o, text, strlen(text), "f", &w, err);
+
+    if (rc != DS_OK) {
+        assert_null(w.v);
+        return rc;
+    }
+    memcpy(argv + 1, w.v, w.n * sizeof *w.v);
+    rc = ds_opt_parse(&command, o, 1 + (int)w.n, argv, &pos, 0, &n_pos, NULL, &help, err);
+    ds_opt_words_free(&w); /* strings of *o are gone now */
+    return rc;
+}
+
+static void a_file_of_options(void **state)
+{
+    static const struct {
+        const char *text, *why;
+    } bad[] = {
+        { "\nthreads = x", "f:2: --threads 'x': expected a whole number" },
+        { "threads", "f:1: 'threads': expected name = value" },
+        { "# c\n\nthread = 1\n", "f:3: unknown option --thread; did you mean --threads?" },
+        { "json = yes", "f:1: json 'yes': expected true or false" },
+        { "help = true", "f:1: unknown option --help" },
+        { "= 3", "f:1: unknown option --" },
+        { "temperature = 2.5\njson = true", "f:1: --temperature '2.5'" },
+    };
+    options o;
+    ds_err err;
+
+    (void)state;
+    assert_ok(
+        config("model=m\n\n# threads = 9\n  threads\t=  7 \r\ncolor = false\nmode=exact\ntimeout = 2m\nstop = a = b\nstop=c", &o, &err));
+    assert_true(o.threads == 7 && !o.color && o.mode == 0 && o.timeout == 120000 && o.stop.n == 2 && o.memory == 64 << 20);
+    assert_ok(config("threads = 1\nthreads = 3\nmodel = ", &o, &err));
+    assert_int_equal(o.threads, 3);
+    assert_refused(config("threads = 1", &o, &err), DS_E_ARG, "--model DIR is required"); /* the command line may have it */
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+        assert_refused(config(bad[i].text, &o, &err), DS_E_FORMAT, bad[i].why);
+}
+
+/* What is dumped says the same again. */
+static void a_dump_is_a_file(void **state)
+{
+    static const char *const lines[] = { "model = m",
+                                         "model = m\ncolor = false\ntemperature = 0.1\nmode = exact\nmemory = 1GiB\noffset = -5" };
+
+    (void)state;
+    for (size_t i = 0; i < 2; i++) {
+        options a, b;
+        char *text[2];
+        size_t n;
+        ds_err err;
+
+        memset(&a, 0, sizeof a);
+        memset(&b, 0, sizeof b);
+        for (int k = 0; k < 2; k++) {
+            options *o = k ? &b : &a;
+            FILE *f = open_memstream(&text[k], &n);
+            assert_ok(config(k ? text[0] : lines[i], o, &err));
+            o->model = "m";
+            ds_opt_dump(&command, o, f);
+            fclose(f);
+        }
+        assert_string_equal(text[0], text[1]);
+        free(text[0]);
+        free(text[1]);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(defaults),  cmocka_unit_test(everything_given),   cmocka_unit_test(units),
-        cmocka_unit_test(wrong_use), cmocka_unit_test(too_many_in_a_list), cmocka_unit_test(help_stops_at_once),
-        cmocka_unit_test(help_page), cmocka_unit_test(nearest_words),
+        cmocka_unit_test(defaults),         cmocka_unit_test(everything_given),   cmocka_unit_test(units),
+        cmocka_unit_test(wrong_use),        cmocka_unit_test(too_many_in_a_list), cmocka_unit_test(help_stops_at_once),
+        cmocka_unit_test(help_page),        cmocka_unit_test(nearest_words),      cmocka_unit_test(a_file_of_options),
+        cmocka_unit_test(a_dump_is_a_file),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
