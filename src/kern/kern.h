@@ -397,21 +397,32 @@ typedef struct {
 } ds_op_route;
 typedef void ds_route_fn(ds_exec *e, const ds_op_route *a);
 
-/* Routed experts and the sum with the shared one (spec 3.13). For i = 0..k-1, e = sel[r][i]:  g = rounded(W1_e x), u = rounded(W3_e x),
- * h = rounded( w[r][i] * silu(min(g, limit)) * clamp(u) ), y_i = rounded(W2_e h).   y[r] = rounded( (((y_0 + y_1) + y_2) + ...) +
- * shared[r] ). y may equal shared, not x. Tolerance: sum(4e-6) over both layers. */
+/* Routed experts (spec 3.13), those that this place owns: experts first .. first + n - 1, whose matrices are w1[0..n) and so on. For each
+ * pair (r, i) with x = sel[r][i] - first in [0, n):
+ *   g = rounded(W1_x x[r]), u = rounded(W3_x x[r]), h = rounded( w[r][i] * silu(min(g, limit)) * clamp(u) ), part[r][i] = rounded(W2_x h)
+ * The results of other pairs are not touched: another place computes them, and what all computed is put together before experts_sum.
+ * Tolerance: sum(4e-6) over both layers. */
 typedef struct {
-    float *y;
+    float *part;                /* [rows][k][d] */
     const float *x;             /* [rows][d] */
-    const float *shared;        /* [rows][d] */
-    const ds_mat *w1, *w3, *w2; /* [experts] each */
+    const ds_mat *w1, *w3, *w2; /* [n] each */
     const int32_t *sel;         /* [rows][k] */
     const float *w;             /* [rows][k] */
     size_t rows;
-    uint32_t d, inner, experts, k;
+    uint32_t d, inner, first, n, k;
     float limit;
-} ds_op_experts;
-typedef void ds_experts_fn(ds_exec *e, const ds_op_experts *a);
+} ds_op_experts_part;
+typedef void ds_experts_part_fn(ds_exec *e, const ds_op_experts_part *a);
+
+/* y[r] = rounded( (((part[r][0] + part[r][1]) + part[r][2]) + ...) + shared[r] ). y may equal shared. Tolerance: sum(1e-6). */
+typedef struct {
+    float *y;
+    const float *part;   /* [rows][k][d] */
+    const float *shared; /* [rows][d] */
+    size_t rows;
+    uint32_t d, k;
+} ds_op_experts_sum;
+typedef void ds_experts_sum_fn(ds_exec *e, const ds_op_experts_sum *a);
 
 /* ---- Engram ---- */
 
@@ -538,7 +549,8 @@ typedef struct {
     ds_index_topk_fn *index_topk;
     ds_attention_fn *attention;
     ds_route_fn *route;
-    ds_experts_fn *experts;
+    ds_experts_part_fn *experts_part;
+    ds_experts_sum_fn *experts_sum;
     ds_engram_hash_fn *engram_hash;
     ds_engram_gather_fn *engram_gather;
     ds_engram_fuse_fn *engram_fuse;

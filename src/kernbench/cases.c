@@ -132,7 +132,7 @@ typedef struct {
     run *r;
     uint32_t d, inner;
     size_t rows;
-    float *x, *shared, *y, *w;
+    float *x, *shared, *part, *y, *w;
     int32_t *sel;
     uint8_t *scale;
     ds_mat mat[3][EXPERTS];
@@ -146,20 +146,20 @@ static void moe_with(moe *m, size_t rep, const ds_kern *k)
         for (int i = 0; i < 3; i++)
             m->mat[i][x] =
                 cold_mat(m->r, rep * 3 * EXPERTS + n++, DS_MAT_MXFP4, i == 2 ? m->inner : m->d, i == 2 ? m->d : m->inner, m->scale);
-    k->experts(&m->r->e, &(ds_op_experts){ .y = m->y,
-                                           .x = m->x,
-                                           .shared = m->shared,
-                                           .w1 = m->mat[0],
-                                           .w3 = m->mat[1],
-                                           .w2 = m->mat[2],
-                                           .sel = m->sel,
-                                           .w = m->w,
-                                           .rows = m->rows,
-                                           .d = m->d,
-                                           .inner = m->inner,
-                                           .experts = EXPERTS,
-                                           .k = TOP,
-                                           .limit = 10.0f });
+    k->experts_part(&m->r->e, &(ds_op_experts_part){ .part = m->part,
+                                                     .x = m->x,
+                                                     .w1 = m->mat[0],
+                                                     .w3 = m->mat[1],
+                                                     .w2 = m->mat[2],
+                                                     .sel = m->sel,
+                                                     .w = m->w,
+                                                     .rows = m->rows,
+                                                     .d = m->d,
+                                                     .inner = m->inner,
+                                                     .n = EXPERTS,
+                                                     .k = TOP,
+                                                     .limit = 10.0f });
+    k->experts_sum(&m->r->e, &(ds_op_experts_sum){ .y = m->y, .part = m->part, .shared = m->shared, .rows = m->rows, .d = m->d, .k = TOP });
 }
 
 static void moe_once(void *arg, size_t rep)
@@ -203,10 +203,11 @@ ds_rc bench_experts(run *r, ds_err *err)
         m.x = take_zeroed(n, sizeof *m.x);
         m.y = take_zeroed(n, sizeof *m.y);
         m.shared = take_zeroed(n, sizeof *m.shared);
+        m.part = take_zeroed(n * TOP, sizeof *m.part);
         m.w = take_zeroed(m.rows * TOP, sizeof *m.w);
         m.sel = take_zeroed(m.rows * TOP, sizeof *m.sel);
         m.scale = take_zeroed(one / 32, 1);
-        if (m.x && m.y && m.shared && m.w && m.sel && m.scale) {
+        if (m.x && m.y && m.shared && m.part && m.w && m.sel && m.scale) {
             for (size_t k = 0; k < n; k++)
                 m.x[k] = random_float(r);
             for (size_t k = 0; k < m.rows; k++)
@@ -233,6 +234,7 @@ ds_rc bench_experts(run *r, ds_err *err)
         free(m.x);
         free(m.y);
         free(m.shared);
+        free(m.part);
         free(m.w);
         free(m.sel);
         free(m.scale);

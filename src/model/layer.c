@@ -283,20 +283,21 @@ static void moe(ds_runner *r, ds_rowset *s, uint32_t layer)
                                             .n = inner,
                                             .limit = (float)c->swiglu_limit });
     linear(r, r->shared, r->sg, &w->s2, rows, true);
-    kern(r)->experts(&r->e, &(ds_op_experts){ .y = r->y,
-                                              .x = r->xn,
-                                              .shared = r->shared,
-                                              .w1 = w->w1,
-                                              .w3 = w->w3,
-                                              .w2 = w->w2,
-                                              .sel = r->rsel,
-                                              .w = r->rw,
-                                              .rows = rows,
-                                              .d = c->hidden_size,
-                                              .inner = inner,
-                                              .experts = w->n_experts,
-                                              .k = w->k,
-                                              .limit = (float)c->swiglu_limit });
+    kern(r)->experts_part(&r->e, &(ds_op_experts_part){ .part = r->part,
+                                                        .x = r->xn,
+                                                        .w1 = w->w1,
+                                                        .w3 = w->w3,
+                                                        .w2 = w->w2,
+                                                        .sel = r->rsel,
+                                                        .w = r->rw,
+                                                        .rows = rows,
+                                                        .d = c->hidden_size,
+                                                        .inner = inner,
+                                                        .n = w->n_experts,
+                                                        .k = w->k,
+                                                        .limit = (float)c->swiglu_limit });
+    kern(r)->experts_sum(
+        &r->e, &(ds_op_experts_sum){ .y = r->y, .part = r->part, .shared = r->shared, .rows = rows, .d = c->hidden_size, .k = w->k });
 }
 
 void ds_layer_forward(ds_runner *r, ds_rowset *s, uint32_t layer, bool with_compress)

@@ -77,6 +77,7 @@ struct ds_runner {
     int32_t *sel, *pool;
     uint32_t *n_sel, *n_pool;
     float *rlog, *rw, *sg, *su, *shared;
+    float *part; /* [rows][k][d]: what each chosen expert says */
     int32_t *rsel;
     float *ge, *ekv;
     float *mx;

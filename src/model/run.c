@@ -218,6 +218,7 @@ static void take_all(builder *b)
     r->sg = take(b, k, R, inner * f);
     r->su = take(b, k, R, inner * f);
     r->shared = take(b, k, R, d * f);
+    r->part = take(b, k, R, ek * d * f);
     if (cols) {
         r->ge = take(b, k, R, cols * c->engram_head_dim * f);
         r->ekv = take(b, k, R, (c->hc_mult + 1) * d * f);

@@ -105,7 +105,8 @@ static inline void ds_gemm_fetch_panel(const ds_mat *w, uint64_t o0, size_t c1, 
 }
 
 void ds_linear_cpu(ds_exec *e, const ds_op_linear *a, const ds_gemm_pair *p);
-void ds_experts_cpu(ds_exec *e, const ds_op_experts *a, const ds_gemm_pair *p);
+void ds_experts_part_cpu(ds_exec *e, const ds_op_experts_part *a, const ds_gemm_pair *p);
+ds_experts_sum_fn ds_experts_sum_cpu;
 size_t ds_gemm_ns(size_t rows, size_t outs, size_t in);                   /* what the product takes one thread, roughly */
 size_t ds_gemm_scratch(const ds_kern_limits *lim, const ds_gemm_pair *p); /* of linear and experts; SIZE_MAX: too large to say */
 

@@ -98,9 +98,9 @@ static void linear_avx2(ds_exec *e, const ds_op_linear *a)
     ds_linear_cpu(e, a, &pair_avx2);
 }
 
-static void experts_avx2(ds_exec *e, const ds_op_experts *a)
+static void experts_part_avx2(ds_exec *e, const ds_op_experts_part *a)
 {
-    ds_experts_cpu(e, a, &pair_avx2);
+    ds_experts_part_cpu(e, a, &pair_avx2);
 }
 
 void ds_cpu_use_avx2(ds_kern *k)
@@ -109,7 +109,8 @@ void ds_cpu_use_avx2(ds_kern *k)
     k->name = "avx2";
     k->scratch_bytes = scratch_avx2;
     k->linear = linear_avx2;
-    k->experts = experts_avx2;
+    k->experts_part = experts_part_avx2;
+    k->experts_sum = ds_experts_sum_cpu;
     k->rmsnorm = ds_rmsnorm_avx2;
     k->rope = ds_rope_avx2;
     k->add = ds_add_avx2;
@@ -139,9 +140,9 @@ static void linear_avx512(ds_exec *e, const ds_op_linear *a)
     ds_linear_cpu(e, a, &pair_avx512);
 }
 
-static void experts_avx512(ds_exec *e, const ds_op_experts *a)
+static void experts_part_avx512(ds_exec *e, const ds_op_experts_part *a)
 {
-    ds_experts_cpu(e, a, &pair_avx512);
+    ds_experts_part_cpu(e, a, &pair_avx512);
 }
 
 static size_t scratch_avx512bf16(const ds_kern_limits *lim)
@@ -154,9 +155,9 @@ static void linear_avx512bf16(ds_exec *e, const ds_op_linear *a)
     ds_linear_cpu(e, a, &pair_avx512bf16);
 }
 
-static void experts_avx512bf16(ds_exec *e, const ds_op_experts *a)
+static void experts_part_avx512bf16(ds_exec *e, const ds_op_experts_part *a)
 {
-    ds_experts_cpu(e, a, &pair_avx512bf16);
+    ds_experts_part_cpu(e, a, &pair_avx512bf16);
 }
 
 void ds_cpu_use_avx512(ds_kern *k)
@@ -167,7 +168,7 @@ void ds_cpu_use_avx512(ds_kern *k)
     k->name = "avx512";
     k->scratch_bytes = bf16 ? scratch_avx512bf16 : scratch_avx512;
     k->linear = bf16 ? linear_avx512bf16 : linear_avx512;
-    k->experts = bf16 ? experts_avx512bf16 : experts_avx512;
+    k->experts_part = bf16 ? experts_part_avx512bf16 : experts_part_avx512;
     k->rmsnorm = ds_rmsnorm_avx512;
     k->rope = ds_rope_avx512;
     k->add = ds_add_avx512;
@@ -196,9 +197,9 @@ static void linear_amx(ds_exec *e, const ds_op_linear *a)
     ds_linear_cpu(e, a, &pair_amx);
 }
 
-static void experts_amx(ds_exec *e, const ds_op_experts *a)
+static void experts_part_amx(ds_exec *e, const ds_op_experts_part *a)
 {
-    ds_experts_cpu(e, a, &pair_amx);
+    ds_experts_part_cpu(e, a, &pair_amx);
 }
 
 void ds_cpu_use_amx(ds_kern *k)
@@ -207,5 +208,5 @@ void ds_cpu_use_amx(ds_kern *k)
     k->name = "amx";
     k->scratch_bytes = scratch_amx;
     k->linear = linear_amx;
-    k->experts = experts_amx;
+    k->experts_part = experts_part_amx;
 }

@@ -58,39 +58,60 @@ void ds_route_ref(ds_exec *e, const ds_op_route *a)
 
 typedef struct {
     ds_exec *e;
-    const ds_op_experts *a;
-    float *h; /* [members][k][inner] */
-} experts_job;
+    const ds_op_experts_part *a;
+    float *h; /* [members][inner] */
+} part_job;
 
-static void experts_rows(void *arg, size_t begin, size_t end, uint32_t member)
+static void part_pairs(void *arg, size_t begin, size_t end, uint32_t member)
 {
-    const experts_job *j = arg;
-    const ds_op_experts *a = j->a;
-    float *h = j->h + (size_t)member * a->k * a->inner;
+    const part_job *j = arg;
+    const ds_op_experts_part *a = j->a;
+    float *h = j->h + (size_t)member * a->inner;
 
-    for (size_t r = begin; r < end; r++) {
-        const int32_t *sel = a->sel + r * a->k;
-        const float *x = a->x + r * a->d;
-        for (uint32_t i = 0; i < a->k; i++)
-            for (uint32_t o = 0; o < a->inner; o++) {
-                double g = bound_gate(rounded(j->e, ds_mat_dot_ref(&a->w1[sel[i]], o, x)), a->limit);
-                double u = bound_up(rounded(j->e, ds_mat_dot_ref(&a->w3[sel[i]], o, x)), a->limit);
-                h[i * a->inner + o] = rounded(j->e, a->w[r * a->k + i] * silu(g) * u);
-            }
-        for (uint32_t o = 0; o < a->d; o++) {
-            double y = 0.0;
-            for (uint32_t i = 0; i < a->k; i++)
-                y += rounded(j->e, ds_mat_dot_ref(&a->w2[sel[i]], o, h + i * a->inner));
-            a->y[r * a->d + o] = rounded(j->e, y + a->shared[r * a->d + o]);
+    for (size_t p = begin; p < end; p++) {
+        const float *x = a->x + p / a->k * a->d;
+        uint32_t m = (uint32_t)a->sel[p] - a->first;
+        if (m >= a->n) /* below `first` wraps around */
+            continue;
+        for (uint32_t o = 0; o < a->inner; o++) {
+            double g = bound_gate(rounded(j->e, ds_mat_dot_ref(&a->w1[m], o, x)), a->limit);
+            double u = bound_up(rounded(j->e, ds_mat_dot_ref(&a->w3[m], o, x)), a->limit);
+            h[o] = rounded(j->e, a->w[p] * silu(g) * u);
         }
+        for (uint32_t o = 0; o < a->d; o++)
+            a->part[p * a->d + o] = rounded(j->e, ds_mat_dot_ref(&a->w2[m], o, h));
     }
 }
 
-void ds_experts_ref(ds_exec *e, const ds_op_experts *a)
+void ds_experts_part_ref(ds_exec *e, const ds_op_experts_part *a)
 {
     size_t mark = ds_arena_mark(e->scratch);
-    experts_job j = { e, a, ds_exec_scratch(e, ds_exec_members(e) * (size_t)a->k * a->inner * sizeof(float)) };
+    part_job j = { e, a, ds_exec_scratch(e, ds_exec_members(e) * (size_t)a->inner * sizeof(float)) };
 
-    ds_exec_for(e, a->rows, 1, experts_rows, &j);
+    ds_exec_for(e, a->rows * a->k, 1, part_pairs, &j);
     ds_arena_rewind(e->scratch, mark);
+}
+
+typedef struct {
+    ds_exec *e;
+    const ds_op_experts_sum *a;
+} sum_job;
+
+static void sum_rows(void *arg, size_t begin, size_t end, uint32_t member)
+{
+    const sum_job *j = arg;
+    const ds_op_experts_sum *a = j->a;
+    (void)member;
+    for (size_t r = begin; r < end; r++)
+        for (uint32_t o = 0; o < a->d; o++) {
+            double y = 0.0;
+            for (uint32_t i = 0; i < a->k; i++)
+                y += a->part[(r * a->k + i) * a->d + o];
+            a->y[r * a->d + o] = rounded(j->e, y + a->shared[r * a->d + o]);
+        }
+}
+
+void ds_experts_sum_ref(ds_exec *e, const ds_op_experts_sum *a)
+{
+    ds_exec_for(e, a->rows, 1, sum_rows, &(sum_job){ e, a });
 }

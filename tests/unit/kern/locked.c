@@ -98,7 +98,8 @@ static void lock(void)
     X(index_topk, ds_op_index_topk)       \
     X(attention, ds_op_attention)         \
     X(route, ds_op_route)                 \
-    X(experts, ds_op_experts)             \
+    X(experts_part, ds_op_experts_part)   \
+    X(experts_sum, ds_op_experts_sum)     \
     X(engram_hash, ds_op_engram_hash)     \
     X(engram_gather, ds_op_engram_gather) \
     X(engram_fuse, ds_op_engram_fuse)     \

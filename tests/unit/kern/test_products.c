@@ -245,22 +245,38 @@ static void free_moe(moe *m)
     free(m->sel);
 }
 
-static ds_op_experts moe_op(const moe *m, float *y, size_t r0, size_t rows)
+/* Rows [r0, r0 + rows) to y, by places that own `each` experts: their results stand side by side in one buffer, and a place touches only its own. */
+static void run_moe(const ds_kern *k, ds_exec *e, const moe *m, float *y, const float *shared, size_t r0, size_t rows, uint32_t each)
 {
-    return (ds_op_experts){ .y = y,
-                            .x = m->x + r0 * m->d,
-                            .shared = m->shared + r0 * m->d,
-                            .w1 = m->w1,
-                            .w3 = m->w3,
-                            .w2 = m->w2,
-                            .sel = m->sel + r0 * m->k,
-                            .w = m->w + r0 * m->k,
-                            .rows = rows,
-                            .d = m->d,
-                            .inner = m->inner,
-                            .experts = m->experts,
-                            .k = m->k,
-                            .limit = 10.0f };
+    size_t n = rows * m->k * m->d;
+    float *part = zero_floats(n), *before = zero_floats(n);
+
+    for (size_t i = 0; i < n; i++)
+        part[i] = -1234.5f;
+    for (uint32_t first = 0; first < m->experts; first += each) {
+        uint32_t owned = m->experts - first < each ? m->experts - first : each;
+        memcpy(before, part, n * sizeof *part);
+        k->experts_part(e, &(ds_op_experts_part){ .part = part,
+                                                  .x = m->x + r0 * m->d,
+                                                  .w1 = m->w1 + first,
+                                                  .w3 = m->w3 + first,
+                                                  .w2 = m->w2 + first,
+                                                  .sel = m->sel + r0 * m->k,
+                                                  .w = m->w + r0 * m->k,
+                                                  .rows = rows,
+                                                  .d = m->d,
+                                                  .inner = m->inner,
+                                                  .first = first,
+                                                  .n = owned,
+                                                  .k = m->k,
+                                                  .limit = 10.0f });
+        for (size_t p = 0; p < rows * m->k; p++)
+            if ((uint32_t)m->sel[r0 * m->k + p] - first >= owned)
+                assert_same_bits(part + p * m->d, before + p * m->d, m->d * sizeof *part, "a result of another place's expert");
+    }
+    k->experts_sum(e, &(ds_op_experts_sum){ .y = y, .part = part, .shared = shared, .rows = rows, .d = m->d, .k = m->k });
+    free(part);
+    free(before);
 }
 
 /* sum(4e-6) over both layers: the size of a hidden value is that of its gate and up sums. */
@@ -325,27 +341,24 @@ static void experts_match_ref(void **state)
             size_t n = m.rows * m.d;
             float *want = zero_floats(n), *got = copy_floats(m.shared, n), *part = zero_floats(n);
             double *bound = calloc(n + 1, sizeof *bound);
-            ds_op_experts a = moe_op(&m, want, 0, m.rows);
-            v->ref.experts(&v->e, &a);
+            run_moe(&v->ref, &v->e, &m, want, m.shared, 0, m.rows, m.experts);
             moe_bound(v, &m, bound);
-            a.y = got;
-            v->k.experts(&v->e, &a);
+            run_moe(&v->k, &v->e, &m, got, got, 0, m.rows, m.experts); /* y may be shared */
             assert_within(got, want, bound, n, "experts");
 
-            for (size_t r = 0; r < m.rows; r++) { /* alone; y may be shared */
-                ds_op_experts one = moe_op(&m, part + r * m.d, r, 1);
-                memcpy(part + r * m.d, m.shared + r * m.d, m.d * sizeof *part);
-                one.shared = part + r * m.d;
-                v->k.experts(&v->e, &one);
-            }
+            for (size_t r = 0; r < m.rows; r++)
+                run_moe(&v->k, &v->e, &m, part + r * m.d, m.shared + r * m.d, r, 1, m.experts);
             assert_same_bits(part, got, n * sizeof *got, "rows together and alone");
+            for (uint32_t each = 1; each < m.experts; each += 2) {
+                run_moe(&v->k, &v->e, &m, part, m.shared, 0, m.rows, each);
+                assert_same_bits(part, got, n * sizeof *got, "experts of several places");
+            }
             for (size_t t = 0; t < 3; t++) {
                 ds_pool *pool;
                 ds_err err;
                 assert_ok(ds_pool_create(&pool, &(ds_pool_opts){ .n_threads = thread_counts[t] }, &err));
                 v->e.pool = pool;
-                a.y = part;
-                v->k.experts(&v->e, &a);
+                run_moe(&v->k, &v->e, &m, part, m.shared, 0, m.rows, m.experts);
                 v->e.pool = NULL;
                 ds_pool_destroy(pool);
                 assert_same_bits(part, got, n * sizeof *got, "threads");
