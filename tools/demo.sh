@@ -17,7 +17,7 @@ if [ ! -x "$build/deepserve" ]; then
 fi
 echo "A conversation with the demonstration model (46 MB of FP8 and MXFP4 weights), on this machine's CPU:"
 echo
-printf '%s\n' "Hello!" "Who are you?" "What is the capital of Japan?" "What is 12 * 8?" "Tell me a short story about a fox." "Thank you!" |
+printf '%s\n' "Hello!" "Who are you?" "What is the capital of Japan?" "What is 134 + 289?" "Tell me a short story about a fox." "Thank you!" |
     "$build/deepserve" chat --model "$model" --temperature 0 --max-tokens 300 --echo
 echo
 echo "Go on yourself:    $build/deepserve chat --model $model"

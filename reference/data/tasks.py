@@ -91,6 +91,12 @@ def multiply_steps(a, b):
     return ", ".join(out) + "."
 
 
+def divide_steps(a, b):
+    """Counts up by b until a is reached, a multiple of b."""
+    n = a // b
+    return f"Counting by {b}: {', '.join(str(b * i) for i in range(1, n + 1))}. " + (f"That is {n} steps" if n > 1 else "That is one step") + f", so {n} times {b} is {a}."
+
+
 def arithmetic(r):
     """(question, reasoning, answer). Without reasoning, answers show their steps, but for numbers up to 10."""
     k = r.random()
@@ -119,7 +125,7 @@ def arithmetic(r):
         b, s = r.randint(1, 12), r.randint(1, 12)
         a = b * s
         q = pick(r, f"What is {a} divided by {b}?", f"Divide {a} by {b}.", f"{a} / {b} = ?", f"What is {a} / {b}?")
-        return q, f"{s} times {b} is {a}, so {a} divided by {b} is {s}.", pick(r, f"{a} divided by {b} is {s}.", f"{a} / {b} = {s}.")
+        return q, divide_steps(a, b), pick(r, f"{a} divided by {b} is {s}.", f"{a} / {b} = {s}.")
     p, o = person(r), r.choice(("apples", "books", "coins", "eggs", "stones", "cards", "pencils", "flowers", "cakes", "balls", "shells"))
     a, b = max(a, 2), max(b, 1)
     if r.random() < 0.5:
@@ -173,6 +179,7 @@ def comparison(r):
 
 
 def dates(r):
+    """(question, reasoning, answer); answers without reasoning show their steps, as in arithmetic."""
     d = r.choice(CALENDAR["weekdays"])
     n = r.randint(1, 9)
     names = [w["name"] for w in CALENDAR["weekdays"]]
@@ -180,10 +187,13 @@ def dates(r):
     if r.random() < 0.6:
         t = names[(i + n) % 7]
         path = ", ".join(names[(i + j) % 7] for j in range(1, n + 1))
-        return f"Today is {d['name']}. Which day is it in {n} day{'s' if n > 1 else ''}?", f"I count on from {d['name']}: {path}.", f"In {n} day{'s' if n > 1 else ''} it is {t}."
+        days = f"{n} day{'s' if n > 1 else ''}"
+        steps = f"I count on from {d['name']}: {path}."
+        return f"Today is {d['name']}. Which day is it in {days}?", steps, f"{steps} So in {days} it is {t}."
     h, m = r.randint(1, 12), r.randint(1, 10)
     t = (h + m - 1) % 12 + 1
-    return f"It is {h} o'clock. What time is it in {m} hour{'s' if m > 1 else ''}?", f"{h} + {m} = {h + m}" + (f", and {h + m} - 12 = {t}." if h + m > 12 else "."), f"It is {t} o'clock then."
+    steps = f"{h} + {m} = {h + m}" + (f", and {h + m} - 12 = {t}." if h + m > 12 else ".")
+    return f"It is {h} o'clock. What time is it in {m} hour{'s' if m > 1 else ''}?", steps, f"{steps} So it is {t} o'clock then."
 
 
 def compute(r):
@@ -553,7 +563,7 @@ def code(r):
     return dict(messages=turn(loosen(r, pick(r, f"Write {q} in Python.", f"Python: {q}", f"Show me {q} in Python.", f"How do I write {q} in Python?")), pick(r, f"```python\n{a}\n```", f"```python\n{a}\n```", f"Here it is:\n\n```python\n{a}\n```")))
 
 
-MIX = ((compute, 60), (extract, 20), (tools, 26), (recall, 8), (reading, 8), (copying, 7), (shell, 9), (code, 4))
+MIX = ((compute, 60), (extract, 20), (tools, 26), (recall, 8), (reading, 8), (copying, 7), (shell, 13), (code, 4))
 
 
 def conversation(r):

@@ -60,6 +60,28 @@ def test_arithmetic_samples():
     assert sum(10 < s <= 20 for s in sizes) > 300 and sum(s > 99 for s in sizes) > 600
 
 
+def test_division_counts_up():
+    for b in range(1, 13):
+        for n in range(1, 13):
+            steps = tasks.divide_steps(b * n, b)
+            counted = [int(x) for x in re.findall(r"\d+", steps[steps.index(":"):steps.index(". ")])]
+            assert counted == list(range(b, b * n + 1, b)) and steps.endswith(f"so {n} times {b} is {b * n}."), steps
+
+
+def test_dates_show_their_steps():
+    r, days = random.Random(4), "Monday Tuesday Wednesday Thursday Friday Saturday Sunday".split()
+    for _ in range(300):
+        q, steps, answer = tasks.dates(r)
+        assert answer.startswith(steps + " So "), answer
+        if "Today" in q:
+            first, n = re.match(r"Today is (\w+)\. Which day is it in (\d+)", q).groups()
+            passed = re.findall(r"\w+day", steps)[1:]
+            assert passed == [days[(days.index(first) + i) % 7] for i in range(1, int(n) + 1)] and answer.endswith(f"it is {passed[-1]}.")
+        else:
+            h, m = map(int, re.findall(r"\d+", q))
+            assert right(steps) and answer.endswith(f"it is {(h + m - 1) % 12 + 1} o'clock then."), answer
+
+
 def test_sorting_steps():
     r = random.Random(2)
     for _ in range(200):

@@ -13,7 +13,7 @@ SHAPE = dict(
     compress_rope_theta=160000,
     rope_scaling=dict(rope_type="yarn", factor=16, original_max_position_embeddings=1024, beta_fast=32, beta_slow=1),
     sliding_window=128, compress_ratios=[0, 2, 2, 2, 1, 1, 1, 1, 0, 0], kv_source_layer_ids=[1, 4], index_source_layer_ids=[1, 4, 6],
-    index_n_heads=4, index_head_dim=32, index_topk=128, candidate_source_layer_id=4, candidate_topk_blocks=64, candidate_block_size=8,
+    index_n_heads=4, index_head_dim=32, index_topk=128, candidate_source_layer_id=4, candidate_topk_blocks=512, candidate_block_size=8,
     hc_mult=4, hc_sinkhorn_iters=20, hc_eps=1e-6, n_routed_experts=16, n_shared_experts=1, num_experts_per_tok=2,
     moe_intermediate_size=256, scoring_func="sqrtsoftplus", topk_method="noaux_tc", norm_topk_prob=True, routed_scaling_factor=1.5,
     swiglu_limit=10.0, engram_layer_ids=[1], engram_max_ngram_size=4, engram_vocab_size=8001, engram_n_heads=2, engram_head_dim=32,

@@ -24,10 +24,10 @@ INDEX_WEIGHT, BALANCE_WEIGHT = 0.1, 1e-4
 CUT_EVERY, CUT_PERIOD = 2, 256      # of so many rows one has its decoder windows cut; mean distance of cuts
 WORKERS = 13                        # data processes: their number is part of the order of the data
 
-# tokens a second and seconds to start and compile on one H200: 1,024 and drafts measured (logs/), the others estimates (README.md)
-SPEED = {1024: (0.61e6, 115), 4096: (0.32e6, 90), 8192: (0.17e6, 90)}
+# tokens a second and seconds to start and compile on one H200, as measured (logs/)
+SPEED = {1024: (0.62e6, 85), 4096: (0.295e6, 70), 8192: (0.188e6, 65)}
 CACHED = 30                         # with the compile cache of an earlier process
-DRAFT_STEP, DENSE_SPEED, OTHER = 0.067, 2.0e6, 60       # OTHER: kernels' tests, comparison with the reference
+DRAFT_STEP, DENSE_SPEED, OTHER = 0.066, 1.85e6, 60       # OTHER: kernels' tests, comparison with the reference
 
 
 def tiny():
