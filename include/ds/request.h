@@ -34,6 +34,8 @@ typedef enum { DS_EFFORT_NONE, DS_EFFORT_LOW, DS_EFFORT_HIGH, DS_EFFORT_XHIGH, D
 typedef enum { DS_REASONING_OFFICIAL, DS_REASONING_KEEP_ALL, DS_REASONING_DROP_ALL } ds_old_reasoning; /* recipe 2.4 */
 typedef enum { DS_USAGE_DEEPSEEK, DS_USAGE_OPENAI } ds_usage_shape; /* recipe 4.3: on the finishing chunk | also an extra chunk */
 typedef enum { DS_UNKNOWN_TOOL_PASS, DS_UNKNOWN_TOOL_CONTENT } ds_unknown_tool;
+typedef enum { DS_THINKING_AUTO, DS_THINKING_ON, DS_THINKING_OFF } ds_thinking_default;
+typedef enum { DS_UNKNOWN_MEMBERS_IGNORE, DS_UNKNOWN_MEMBERS_WARN, DS_UNKNOWN_MEMBERS_REFUSE } ds_unknown_members;
 
 /* Every switch that the recipe spec names; ds_recipe_opts_init gives the defaults. Zero is not always the default. */
 typedef struct {
@@ -51,8 +53,10 @@ typedef struct {
     uint32_t max_context_tokens; /* prompt + output; 0 = not checked */
     uint32_t max_tools;          /* a longer list is a 400 */
     uint32_t max_images;
-    const char *image_token; /* spelling of the image placeholder in the tokenizer at hand; borrowed, never NULL */
-    bool tasks;              /* accept `task` on messages (quick instructions) */
+    const char *image_token;            /* spelling of the image placeholder in the tokenizer at hand; borrowed, never NULL */
+    ds_thinking_default thinking;       /* of a request that says nothing: auto = on, but off where a tool or a schema is forced */
+    ds_unknown_members unknown_members; /* top-level members that are in no table */
+    bool tasks;                         /* accept `task` on messages (quick instructions) */
     /* protocol */
     bool recipe_call_order;   /* calls of a turn sorted by id as strings: Responses, and V4 everywhere */
     bool lenient_history;     /* Responses: missing and late outputs are repaired */
@@ -253,7 +257,8 @@ typedef struct {
 
     uint32_t n_images; /* in prompt order */
     const ds_image *images;
-    ds_str user; /* user, user_id, safety_identifier or metadata.user_id; absent if none */
+    ds_str unknown_members; /* names, ", " between them: what no table has; absent if none */
+    ds_str user;            /* user, user_id, safety_identifier or metadata.user_id; absent if none */
     ds_str prompt_cache_key;
 } ds_request_info_data;
 
@@ -270,6 +275,14 @@ typedef struct {
  * DS_E_NOMEM. Linear in the body. */
 ds_rc ds_request_parse(ds_request **out, const ds_request_parse_args *args, const char *body, size_t n, ds_api_error *refusal, ds_err *err);
 void ds_request_destroy(ds_request *r); /* NULL is fine */
+
+/* The table of request members, sorted by name; NULL after the last. on: for Chat, Responses, Messages, completions in turn T taken, I ignored (no
+ * answer depends on it), R refused by name, - unknown. neutral: compact JSON values, separated by spaces, that ask for nothing and are never refused;
+ * may be NULL. */
+typedef struct {
+    const char *name, *on, *neutral, *note;
+} ds_request_member;
+const ds_request_member *ds_request_member_at(size_t i);
 const ds_request_info_data *ds_request_info(const ds_request *r);
 
 /* The declared tool that the model calls by this name; NULL if none. O(1) expected. */

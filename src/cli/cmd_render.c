@@ -20,7 +20,7 @@ typedef struct {
     int protocol, encoding;
     const char *tokenizer;
     ds_opt_list set;
-    bool jsonl, fetch;
+    bool jsonl, fetch, members;
 } options;
 
 static const ds_opt table[] = {
@@ -32,6 +32,10 @@ static const ds_opt table[] = {
       .type = DS_OPT_FLAG,
       .offset = offsetof(options, fetch),
       .help = "fetch pictures behind http(s) addresses, for their size; without it such a picture has no size" },
+    { .name = "members",
+      .type = DS_OPT_FLAG,
+      .offset = offsetof(options, members),
+      .help = "writes the table of request members as Markdown instead" },
     { .name = "jsonl",
       .type = DS_OPT_FLAG,
       .offset = offsetof(options, jsonl),
@@ -190,6 +194,23 @@ static ds_rc render_lines(renderer *c, const ds_buf *in, bool *refused, ds_err *
     return rc;
 }
 
+/* What docs/server.md has. */
+static void print_members(void)
+{
+    const ds_request_member *m;
+
+    puts("| member | Chat | Responses | Messages | Completions | |\n| --- | --- | --- | --- | --- | --- |");
+    for (size_t i = 0; (m = ds_request_member_at(i)); i++) {
+        printf("| `%s` |", m->name);
+        for (int p = 0; p < 4; p++)
+            printf(" %s |", m->on[p] == 'T' ? "taken" : m->on[p] == 'I' ? "ignored" : "400");
+        printf(" %s", m->note);
+        if (m->neutral && strchr(m->on, 'R'))
+            printf("; not refused: `%s`", m->neutral);
+        puts(" |");
+    }
+}
+
 int ds_cmd_render(int argc, char **argv)
 {
     options o = { 0 };
@@ -203,6 +224,10 @@ int ds_cmd_render(int argc, char **argv)
 
     if (status >= 0)
         return status;
+    if (o.members) {
+        print_members();
+        return 0;
+    }
     ds_recipe_opts_init(&c.opts);
     c.opts.encoding = o.encoding == 1 ? DS_ENC_V4 : DS_ENC_V41;
     c.proto = (ds_proto)o.protocol;

@@ -21,7 +21,7 @@ typedef struct {
     const char *model, *host, *unix_path, *admin, *tls_cert, *tls_key, *cors, *keys, *prefix, *responses_db, *access_log, *otlp, *speculate,
         *replay, *config;
     ds_opt_list names, set;
-    int mode, act, kernels, encoding, log_level;
+    int mode, act, kernels, encoding, log_level, thinking, unknown_members;
     bool dump_config, no_tcp, strict_model, image_urls, metrics_auth, prefix_cache, quiet, pin;
     int64_t port, threads, context, max_running, max_requests, step_tokens, prefills, connections, workers, step_us, phases;
     uint64_t memory, max_head, max_body, max_output_queue, responses_bytes;
@@ -45,6 +45,8 @@ static const ds_opt table[] = {
     { .name = "served-model-name", .type = DS_OPT_LIST, O(names), .arg = "NAME", .help = "what /v1/models lists; may be repeated (default: the directory's name)" },
     { .name = "strict-model", .type = DS_OPT_FLAG, O(strict_model), .help = "requests for other model names are a 404" },
     { .name = "encoding", .type = DS_OPT_ENUM, O(encoding), .def = "v4.1", .arg = "NAME", .choices = "v4.1|v4", .help = "dialect of the model's prompts" },
+    { .name = "thinking", .type = DS_OPT_ENUM, O(thinking), .def = "auto", .arg = "WHEN", .choices = "auto|on|off", .help = "of a request that doesn't mention it; auto: on, but off where it forces a tool or a strict schema" },
+    { .name = "unknown-members", .type = DS_OPT_ENUM, O(unknown_members), .def = "warn", .arg = "HOW", .choices = "ignore|warn|refuse", .help = "members of a request that are in no table of docs/server.md; warn: a line in the log" },
     { .name = "set", .type = DS_OPT_LIST, O(set), .arg = "NAME=VALUE", .help = "a switch of the recipe; `--set help` lists them" },
 
     { .name = "image-urls", .type = DS_OPT_FLAG, O(image_urls), .def = "true", .help = "fetch pictures at public addresses" },
@@ -453,6 +455,8 @@ int ds_cmd_serve(int argc, char **argv)
     recipe.encoding = o.encoding == 1 ? DS_ENC_V4 : DS_ENC_V41;
     recipe.lenient_history = true;
     recipe.no_constraints = true;
+    recipe.thinking = (ds_thinking_default)o.thinking;
+    recipe.unknown_members = (ds_unknown_members)o.unknown_members;
     for (size_t i = 0; i < o.set.n; i++) {
         if (strcmp(o.set.v[i], "help") == 0) {
             for (size_t k = 0; ds_recipe_opts_help(k); k++)

@@ -82,6 +82,8 @@ size_t ds_api_error_body(char *out, size_t cap, const ds_api_error *e, ds_proto 
         ds_json_write_str(&b, kinds[kind_of(e->status)].anthropic, strlen(kinds[kind_of(e->status)].anthropic), DS_JSON_SSE);
         ds_buf_puts(&b, ",\"message\":");
         ds_json_write_str(&b, e->message, strlen(e->message), DS_JSON_SSE);
+        if (e->code && strcmp(e->code, "thread_unsupported_request") == 0) /* what makes the SDK go on without a thread */
+            ds_buf_puts(&b, ",\"details\":{\"error_code\":\"thread_unsupported_request\",\"unsupported\":[\"thread\"]}");
         ds_buf_putc(&b, '}');
         if (request_id) {
             ds_buf_puts(&b, ",\"request_id\":");

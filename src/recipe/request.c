@@ -1,4 +1,5 @@
 /* Making, reading and dropping a request. */
+#include "recipe/members.h"
 #include "recipe/request_internal.h"
 
 #include <stdlib.h>
@@ -35,6 +36,7 @@ static ds_rc parse_body(ds_rp *p, ds_proto proto, const char *body, size_t n)
         p->rc = ds_api_fail(p->why, 400, NULL, NULL, NULL, "the body must be a JSON object, got %s", ds_json_type_name(root));
         return p->rc;
     }
+    ds_rp_members(p, root);
     switch (proto) {
     case DS_PROTO_CHAT:
         ds_request_chat(p, root);
@@ -259,10 +261,10 @@ ds_rc ds_request_check_length(const ds_request *r, size_t prompt_tokens, uint32_
     uint32_t limit = i->max_tokens, context = i->opts.max_context_tokens;
     const char *param = i->proto == DS_PROTO_RESPONSES ? "input" : i->proto == DS_PROTO_COMPLETIONS ? "prompt" : "messages";
 
-    if (context && (prompt_tokens >= context || (i->has_max_tokens && limit > context - prompt_tokens)))
+    if (context && prompt_tokens >= context)
         return ds_api_fail(refusal, 400, NULL, "context_length_exceeded", param,
-                           "prompt is too long: %zu tokens in the prompt and %u for the output exceed the context of %u tokens",
-                           prompt_tokens, i->has_max_tokens ? limit : 1, context);
+                           "prompt is too long: its %zu tokens leave no room for an answer in the context of %u tokens", prompt_tokens,
+                           context);
     if (context && limit > context - prompt_tokens)
         limit = context - (uint32_t)prompt_tokens;
     if (max_tokens)

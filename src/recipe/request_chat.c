@@ -44,43 +44,43 @@ enum {
     F_EXTRA_BODY,
     N_FIELDS
 };
-static const char *const fields[N_FIELDS] = { "model",
-                                              "messages",
-                                              "stream",
-                                              "stream_options",
-                                              "max_tokens",
-                                              "max_completion_tokens",
-                                              "temperature",
-                                              "top_p",
-                                              "top_k",
-                                              "min_p",
-                                              "frequency_penalty",
-                                              "presence_penalty",
-                                              "repetition_penalty",
-                                              "seed",
-                                              "n",
-                                              "stop",
-                                              "logprobs",
-                                              "top_logprobs",
-                                              "logit_bias",
-                                              "ignore_eos",
-                                              "min_tokens",
-                                              "tools",
-                                              "tool_choice",
-                                              "parallel_tool_calls",
-                                              "response_format",
-                                              "thinking",
-                                              "reasoning_effort",
-                                              "functions",
-                                              "function_call",
-                                              "user",
-                                              "user_id",
-                                              "safety_identifier",
-                                              "prompt_cache_key",
-                                              "audio",
-                                              "modalities",
-                                              "chat_template_kwargs",
-                                              "extra_body" };
+const char *const ds_chat_members[N_FIELDS + 1] = { "model",
+                                                    "messages",
+                                                    "stream",
+                                                    "stream_options",
+                                                    "max_tokens",
+                                                    "max_completion_tokens",
+                                                    "temperature",
+                                                    "top_p",
+                                                    "top_k",
+                                                    "min_p",
+                                                    "frequency_penalty",
+                                                    "presence_penalty",
+                                                    "repetition_penalty",
+                                                    "seed",
+                                                    "n",
+                                                    "stop",
+                                                    "logprobs",
+                                                    "top_logprobs",
+                                                    "logit_bias",
+                                                    "ignore_eos",
+                                                    "min_tokens",
+                                                    "tools",
+                                                    "tool_choice",
+                                                    "parallel_tool_calls",
+                                                    "response_format",
+                                                    "thinking",
+                                                    "reasoning_effort",
+                                                    "functions",
+                                                    "function_call",
+                                                    "user",
+                                                    "user_id",
+                                                    "safety_identifier",
+                                                    "prompt_cache_key",
+                                                    "audio",
+                                                    "modalities",
+                                                    "chat_template_kwargs",
+                                                    "extra_body" };
 
 /* ---- options ---- */
 
@@ -672,7 +672,7 @@ void ds_request_chat(ds_rp *p, const ds_json *body)
     ds_path format = { NULL, "response_format", 0 };
     const ds_json *f[N_FIELDS];
 
-    ds_fields(body, fields, N_FIELDS, f);
+    ds_fields(body, ds_chat_members, N_FIELDS, f);
     p->mentions_json = !f[F_RESPONSE_FORMAT]; /* nobody asks then */
     ds_rp_model(p, f[F_MODEL]);
     ds_rp_sampling(p, &(ds_sampling_fields){ .temperature = f[F_TEMPERATURE],
@@ -707,7 +707,7 @@ void ds_request_chat(ds_rp *p, const ds_json *body)
         choose(p, f[F_FUNCTION_CALL], "function_call", true);
     if (ds_rp_stop(p))
         return;
-    ds_rp_tools_end(p);
+    ds_rp_tools_end(p, ds_json_get(f[F_RESPONSE_FORMAT], "json_schema"));
     messages(p, f[F_MESSAGES]);
     if (!ds_rp_stop(p))
         ds_rp_response_format(p, f[F_RESPONSE_FORMAT], &format, true, true, true);

@@ -12,9 +12,7 @@
 
 void ds_rp_model(ds_rp *p, const ds_json *v)
 {
-    if (!v)
-        ds_rp_refuse(p, DS_STAGE_MODEL, NULL, "model", "required, but missing");
-    else if (ds_rp_str(p, v, NULL, "model", &p->r->info.model) && !p->r->info.model.n)
+    if (ds_rp_str(p, v, NULL, "model", &p->r->info.model) && !p->r->info.model.n)
         ds_rp_refuse(p, DS_STAGE_MODEL, NULL, "model", "must not be empty");
 }
 
@@ -207,6 +205,7 @@ void ds_rp_thinking(ds_rp *p, int thinking, bool has_effort, ds_effort effort, u
 {
     ds_request_info_data *i = &p->r->info;
 
+    p->thinking_asked = thinking >= 0 || has_effort;
     i->thinking = thinking >= 0 ? thinking : !has_effort || effort != DS_EFFORT_NONE;
     if (!i->thinking) {
         i->effort = DS_EFFORT_NONE;

@@ -31,29 +31,29 @@ enum {
     F_USER,
     N_FIELDS
 };
-static const char *const fields[N_FIELDS] = { "model",
-                                              "prompt",
-                                              "suffix",
-                                              "max_tokens",
-                                              "temperature",
-                                              "top_p",
-                                              "top_k",
-                                              "min_p",
-                                              "frequency_penalty",
-                                              "presence_penalty",
-                                              "repetition_penalty",
-                                              "seed",
-                                              "n",
-                                              "stop",
-                                              "stream",
-                                              "stream_options",
-                                              "echo",
-                                              "logprobs",
-                                              "logit_bias",
-                                              "ignore_eos",
-                                              "min_tokens",
-                                              "best_of",
-                                              "user" };
+const char *const ds_completions_members[N_FIELDS + 1] = { "model",
+                                                           "prompt",
+                                                           "suffix",
+                                                           "max_tokens",
+                                                           "temperature",
+                                                           "top_p",
+                                                           "top_k",
+                                                           "min_p",
+                                                           "frequency_penalty",
+                                                           "presence_penalty",
+                                                           "repetition_penalty",
+                                                           "seed",
+                                                           "n",
+                                                           "stop",
+                                                           "stream",
+                                                           "stream_options",
+                                                           "echo",
+                                                           "logprobs",
+                                                           "logit_bias",
+                                                           "ignore_eos",
+                                                           "min_tokens",
+                                                           "best_of",
+                                                           "user" };
 
 static void ids_prompt(ds_rp *p, const ds_json *list, const ds_path *at, struct ds_prompt *to)
 {
@@ -129,7 +129,7 @@ void ds_request_completions(ds_rp *p, const ds_json *body)
     const ds_json *f[N_FIELDS], *o[1];
     int64_t x;
 
-    ds_fields(body, fields, N_FIELDS, f);
+    ds_fields(body, ds_completions_members, N_FIELDS, f);
     ds_rp_model(p, f[F_MODEL]);
     ds_rp_sampling(p, &(ds_sampling_fields){ .temperature = f[F_TEMPERATURE],
                                              .top_p = f[F_TOP_P],

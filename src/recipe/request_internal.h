@@ -92,6 +92,7 @@ typedef struct {
     ds_api_error hook_why;
     bool mentions_json; /* some content contains "json" */
     bool choice_named;
+    bool thinking_asked;           /* thinking or effort: the client said something */
     const ds_msg *caller;          /* Messages: the last assistant message */
     uint32_t open_calls, answered; /* of its calls */
 } ds_rp;
@@ -128,7 +129,7 @@ const ds_json *ds_rp_parse(ds_rp *p, const char *text, size_t n);
 ds_str ds_rp_json_text(ds_rp *p, const ds_json *v, ds_json_style style);
 
 /* ---- common pieces ---- */
-void ds_rp_model(ds_rp *p, const ds_json *v);
+void ds_rp_model(ds_rp *p, const ds_json *v); /* absent: the caller's own */
 typedef struct {
     const ds_json *temperature, *top_p, *top_k, *min_p, *presence, *frequency, *repetition, *seed, *n, *logprobs, *top_logprobs,
         *logit_bias, *ignore_eos, *min_tokens;
@@ -140,7 +141,7 @@ void ds_rp_stop_list(ds_rp *p, const ds_json *v, const char *key, bool list_only
 /* Effort by name; DS_EFFORT_NONE for "none". False: absent or refused. */
 bool ds_rp_effort(ds_rp *p, const ds_json *v, const ds_path *at, const char *key, bool allow_none, bool allow_number, ds_effort *out,
                   uint32_t *number);
-/* thinking: -1 = not said. Fills info.thinking, effort. */
+/* thinking: -1 = not said. Fills info.thinking, effort; ds_rp_tools_end decides about those who said nothing. */
 void ds_rp_thinking(ds_rp *p, int thinking, bool has_effort, ds_effort effort, uint32_t number);
 
 /* Text that a client sends: the image placeholder's spelling is refused (recipe 2.8). */
@@ -174,8 +175,8 @@ ds_tool *ds_rp_find_tool(ds_rp *p, ds_str name);
 void ds_rp_choose_named(ds_rp *p, ds_str name, const ds_path *at, const char *key);
 /* Shows only the named ones. */
 void ds_rp_choose_allowed(ds_rp *p, const ds_json *obj, const ds_path *at, bool nested);
-/* After tools and choice are known. */
-void ds_rp_tools_end(ds_rp *p);
+/* After tools and choice are known. format: where a JSON Schema with its `strict` would stand, or NULL. */
+void ds_rp_tools_end(ds_rp *p, const ds_json *format);
 
 /* ---- response format ---- */
 /* type text | json_object | json_schema (| regex); `nested`: the schema stands in a member json_schema. */
@@ -192,11 +193,13 @@ ds_str ds_rp_unanswered(const ds_rp *p, const ds_msg *m);
 /* Sealed reasoning: true and *text when the blob is ours. Otherwise dropped or refused. */
 bool ds_rp_unseal(ds_rp *p, ds_str blob, const ds_path *at, const char *key, ds_str *text);
 
-/* ---- adapters ---- */
+/* ---- adapters: a body to the conversation; the members that each reads ---- */
 void ds_request_chat(ds_rp *p, const ds_json *body);
 void ds_request_responses(ds_rp *p, const ds_json *body);
 void ds_request_messages(ds_rp *p, const ds_json *body);
 void ds_request_completions(ds_rp *p, const ds_json *body);
+extern const char *const ds_chat_members[], *const ds_responses_members[], *const ds_messages_members[],
+                                                                               *const ds_completions_members[]; /* NULL behind */
 
 /* render.c */
 ds_rc ds_render_conversation(ds_request *r, struct ds_rendered *out, ds_err *err);

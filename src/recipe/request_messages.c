@@ -19,11 +19,23 @@ enum {
     F_OUTPUT_CONFIG,
     F_OUTPUT_FORMAT,
     F_METADATA,
+    F_SEED,
+    F_MIN_P,
+    F_FREQUENCY,
+    F_PRESENCE,
+    F_REPETITION,
+    F_LOGIT_BIAS,
+    F_IGNORE_EOS,
+    F_MIN_TOKENS,
     N_FIELDS
 };
-static const char *const fields[N_FIELDS] = { "model",       "messages", "max_tokens",     "system",        "temperature",
-                                              "top_p",       "top_k",    "stop_sequences", "stream",        "tools",
-                                              "tool_choice", "thinking", "output_config",  "output_format", "metadata" };
+const char *const ds_messages_members[N_FIELDS + 1] = {
+    "model",       "messages",   "max_tokens",        "system",           "temperature",
+    "top_p",       "top_k",      "stop_sequences",    "stream",           "tools",
+    "tool_choice", "thinking",   "output_config",     "output_format",    "metadata",
+    "seed",        "min_p",      "frequency_penalty", "presence_penalty", "repetition_penalty",
+    "logit_bias",  "ignore_eos", "min_tokens"
+};
 
 static const char unsupported_document[] = "[Unsupported Document]";
 
@@ -83,16 +95,17 @@ static bool ignored_tool_type(const ds_rp *p, ds_str type)
 
 static void one_tool(ds_rp *p, const ds_json *e, const ds_path *at, ds_idmap *ignored)
 {
-    static const char *const names[] = { "type", "name", "description", "input_schema" };
-    const ds_json *f[4];
+    static const char *const names[] = { "type", "name", "description", "input_schema", "strict" };
+    const ds_json *f[5];
     ds_str type = { 0 }, name = { 0 }, description = { 0 };
+    bool strict = false;
     char word[96];
 
     if (!ds_rp_object(p, e, at, NULL)) {
         ds_rp_type(p, at, NULL, "expected an object, got null");
         return;
     }
-    ds_fields(e, names, 4, f);
+    ds_fields(e, names, 5, f);
     ds_rp_str(p, f[0], at, "type", &type);
     if (type.p && !ds_str_is(type, "custom")) {
         if (!ignored_tool_type(p, type)) {
@@ -110,11 +123,12 @@ static void one_tool(ds_rp *p, const ds_json *e, const ds_path *at, ds_idmap *ig
     if (!f[3])
         ds_rp_missing(p, at, "input_schema");
     ds_rp_object(p, f[3], at, "input_schema");
+    ds_rp_bool(p, f[4], at, "strict", &strict);
     if (ds_rp_stop(p))
         return;
     if (!ds_rp_name_ok(name))
         ds_rp_refuse(p, DS_STAGE_TOOLS, at, "name", "'%s' must be 1 to 128 of A-Z a-z 0-9 _ -", ds_str_word(word, sizeof word, name));
-    ds_rp_add_tool(p, name, description, f[3], false, e, at);
+    ds_rp_add_tool(p, name, description, f[3], strict, e, at);
 }
 
 static void tools(ds_rp *p, const ds_json **f)
@@ -143,16 +157,14 @@ static void tools(ds_rp *p, const ds_json **f)
     if (ds_rp_bool(p, c[2], &choice, "disable_parallel_tool_use", &single))
         i->parallel_tool_calls = !single;
     switch (ds_rp_enum(p, c[0], &choice, "type", "auto|any|tool|none")) {
-    case 1: /* a call can't be demanded before the reasoning has ended */
-        i->tool_choice = i->thinking ? DS_CHOICE_AUTO : DS_CHOICE_REQUIRED;
+    case 1: /* with thinking it is only a wish: a call can't be demanded before the reasoning has ended */
+        i->tool_choice = i->thinking && (p->thinking_asked || p->o->thinking == DS_THINKING_ON) ? DS_CHOICE_AUTO : DS_CHOICE_REQUIRED;
         break;
     case 2:
         if (!c[1])
             ds_rp_missing(p, &choice, "name");
         if (!ds_rp_str(p, c[1], &choice, "name", &name) || ds_idmap_find(&ignored, name))
             break;
-        if (i->thinking)
-            ds_rp_refuse(p, DS_STAGE_CHOICE, &choice, "type", "a named tool isn't possible with thinking on");
         ds_rp_choose_named(p, name, &choice, "name");
         break;
     case 3:
@@ -684,10 +696,20 @@ void ds_request_messages(ds_rp *p, const ds_json *body)
 {
     const ds_json *f[N_FIELDS];
 
-    ds_fields(body, fields, N_FIELDS, f);
+    ds_fields(body, ds_messages_members, N_FIELDS, f);
     p->mentions_json = true; /* nobody asks here */
     ds_rp_model(p, f[F_MODEL]);
-    ds_rp_sampling(p, &(ds_sampling_fields){ .temperature = f[F_TEMPERATURE], .top_p = f[F_TOP_P], .top_k = f[F_TOP_K] });
+    ds_rp_sampling(p, &(ds_sampling_fields){ .temperature = f[F_TEMPERATURE],
+                                             .top_p = f[F_TOP_P],
+                                             .top_k = f[F_TOP_K],
+                                             .seed = f[F_SEED],
+                                             .min_p = f[F_MIN_P],
+                                             .presence = f[F_PRESENCE],
+                                             .frequency = f[F_FREQUENCY],
+                                             .repetition = f[F_REPETITION],
+                                             .logit_bias = f[F_LOGIT_BIAS],
+                                             .ignore_eos = f[F_IGNORE_EOS],
+                                             .min_tokens = f[F_MIN_TOKENS] });
     if (!p->count) {
         ds_rp_max_tokens(p, f[F_MAX_TOKENS], "max_tokens");
         ds_rp_bool(p, f[F_STREAM], NULL, "stream", &p->r->info.stream);
@@ -700,7 +722,7 @@ void ds_request_messages(ds_rp *p, const ds_json *body)
     tools(p, f);
     if (ds_rp_stop(p))
         return;
-    ds_rp_tools_end(p);
+    ds_rp_tools_end(p, NULL);
     system_text(p, f[F_SYSTEM]);
     messages(p, f[F_MESSAGES]);
     if (!ds_rp_stop(p))

@@ -15,6 +15,13 @@ enum {
     F_TOP_P,
     F_TOP_K,
     F_SEED,
+    F_MIN_P,
+    F_FREQUENCY,
+    F_PRESENCE,
+    F_REPETITION,
+    F_LOGIT_BIAS,
+    F_IGNORE_EOS,
+    F_MIN_TOKENS,
     F_REASONING,
     F_TEXT,
     F_TOOLS,
@@ -37,35 +44,42 @@ enum {
     F_MAX_TOOL_CALLS,
     N_FIELDS
 };
-static const char *const fields[N_FIELDS] = { "model",
-                                              "input",
-                                              "instructions",
-                                              "stream",
-                                              "max_output_tokens",
-                                              "temperature",
-                                              "top_p",
-                                              "top_k",
-                                              "seed",
-                                              "reasoning",
-                                              "text",
-                                              "tools",
-                                              "tool_choice",
-                                              "parallel_tool_calls",
-                                              "previous_response_id",
-                                              "conversation",
-                                              "store",
-                                              "include",
-                                              "top_logprobs",
-                                              "stop",
-                                              "background",
-                                              "truncation",
-                                              "prompt",
-                                              "metadata",
-                                              "user",
-                                              "safety_identifier",
-                                              "prompt_cache_key",
-                                              "service_tier",
-                                              "max_tool_calls" };
+const char *const ds_responses_members[N_FIELDS + 1] = { "model",
+                                                         "input",
+                                                         "instructions",
+                                                         "stream",
+                                                         "max_output_tokens",
+                                                         "temperature",
+                                                         "top_p",
+                                                         "top_k",
+                                                         "seed",
+                                                         "min_p",
+                                                         "frequency_penalty",
+                                                         "presence_penalty",
+                                                         "repetition_penalty",
+                                                         "logit_bias",
+                                                         "ignore_eos",
+                                                         "min_tokens",
+                                                         "reasoning",
+                                                         "text",
+                                                         "tools",
+                                                         "tool_choice",
+                                                         "parallel_tool_calls",
+                                                         "previous_response_id",
+                                                         "conversation",
+                                                         "store",
+                                                         "include",
+                                                         "top_logprobs",
+                                                         "stop",
+                                                         "background",
+                                                         "truncation",
+                                                         "prompt",
+                                                         "metadata",
+                                                         "user",
+                                                         "safety_identifier",
+                                                         "prompt_cache_key",
+                                                         "service_tier",
+                                                         "max_tool_calls" };
 
 /* ---- options ---- */
 
@@ -395,13 +409,20 @@ void ds_request_responses(ds_rp *p, const ds_json *body)
     ds_path text = { NULL, "text", 0 }, format = { &text, "format", 0 };
     const ds_json *f[N_FIELDS], *v;
 
-    ds_fields(body, fields, N_FIELDS, f);
+    ds_fields(body, ds_responses_members, N_FIELDS, f);
     p->mentions_json = !f[F_TEXT]; /* nobody asks then */
     ds_rp_model(p, f[F_MODEL]);
     ds_rp_sampling(p, &(ds_sampling_fields){ .temperature = f[F_TEMPERATURE],
                                              .top_p = f[F_TOP_P],
                                              .top_k = f[F_TOP_K],
                                              .seed = f[F_SEED],
+                                             .min_p = f[F_MIN_P],
+                                             .presence = f[F_PRESENCE],
+                                             .frequency = f[F_FREQUENCY],
+                                             .repetition = f[F_REPETITION],
+                                             .logit_bias = f[F_LOGIT_BIAS],
+                                             .ignore_eos = f[F_IGNORE_EOS],
+                                             .min_tokens = f[F_MIN_TOKENS],
                                              .top_logprobs = f[F_TOP_LOGPROBS] });
     options(p, f);
     thinking(p, f);
@@ -411,7 +432,7 @@ void ds_request_responses(ds_rp *p, const ds_json *body)
     choose(p, f[F_TOOL_CHOICE]);
     if (ds_rp_stop(p))
         return;
-    ds_rp_tools_end(p);
+    ds_rp_tools_end(p, ds_json_get(f[F_TEXT], "format"));
     ds_responses_input(p, f[F_INPUT], f[F_INSTRUCTIONS]);
     if (ds_rp_stop(p) || (f[F_TEXT] && !ds_rp_object(p, f[F_TEXT], NULL, "text")))
         return;

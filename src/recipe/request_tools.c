@@ -221,7 +221,31 @@ void ds_rp_choose_allowed(ds_rp *p, const ds_json *obj, const ds_path *at, bool 
         i->tool_choice = DS_CHOICE_REQUIRED;
 }
 
-void ds_rp_tools_end(ds_rp *p)
+/* What a request that doesn't mention thinking gets: who forces a call or a schema mostly doesn't know of it. */
+static void default_thinking(ds_rp *p, const ds_json *format)
+{
+    ds_request_info_data *i = &p->r->info;
+    bool forced = i->tool_choice == DS_CHOICE_REQUIRED || ds_json_is(ds_json_get(format, "strict"), DS_JSON_TRUE);
+
+    if (p->thinking_asked || p->o->thinking == DS_THINKING_ON || (p->o->thinking == DS_THINKING_AUTO && !forced))
+        return;
+    i->thinking = false;
+    i->effort = DS_EFFORT_NONE;
+}
+
+/* A strict tool that is shown: its promise is kept or the request refused. */
+static void check_strict(ds_rp *p)
+{
+    const ds_request_info_data *i = &p->r->info;
+    char word[96];
+
+    for (uint32_t k = 0; k < i->n_tools && p->o->no_constraints; k++)
+        if (i->tools[k].shown && i->tools[k].strict)
+            ds_rp_refuse(p, DS_STAGE_TOOLS, NULL, "tools", "'%s' asks for strict, and this server can't constrain the output",
+                         ds_str_word(word, sizeof word, i->tools[k].name));
+}
+
+void ds_rp_tools_end(ds_rp *p, const ds_json *format)
 {
     ds_request_info_data *i = &p->r->info;
     bool none = i->tool_choice == DS_CHOICE_NONE, any = false;
@@ -234,6 +258,8 @@ void ds_rp_tools_end(ds_rp *p)
     }
     if (!any && i->tool_choice == DS_CHOICE_REQUIRED)
         i->tool_choice = DS_CHOICE_AUTO;
+    default_thinking(p, format);
+    check_strict(p);
     if (i->tool_choice == DS_CHOICE_REQUIRED && i->thinking && p->o->no_constraints)
         ds_rp_refuse(p, DS_STAGE_CHOICE, NULL, "tool_choice", "a required or named tool isn't possible with thinking on");
     i->parse_tools = any && !none;

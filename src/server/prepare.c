@@ -44,25 +44,6 @@ static ds_rc internal(ds_call *c, ds_rc rc, const ds_err *err)
     return rc;
 }
 
-/* Members that the parser wants and this endpoint doesn't. */
-static bool wrap_for_tokenize(ds_call *c)
-{
-    const char *open = c->body.p ? memchr(c->body.p, '{', c->body.len) : NULL;
-    ds_buf b = { 0 };
-
-    if (!open)
-        return true;
-    ds_buf_puts(&b, "{\"model\":\"-\",");
-    open++;
-    size_t left = c->body.len - (size_t)(open - c->body.p), space = strspn(open, " \t\r\n");
-    if (space < left && open[space] == '}')
-        b.len--;
-    ds_buf_put(&b, open, left);
-    ds_buf_free(&c->body);
-    c->body = b;
-    return !b.oom;
-}
-
 static ds_rc parse(ds_call *c)
 {
     store_face face = { .c = c };
@@ -76,6 +57,9 @@ static ds_rc parse(ds_call *c)
     if (rc != DS_OK)
         return rc == DS_E_FORMAT ? rc : internal(c, rc, &err);
     c->info = ds_request_info(c->req);
+    if (c->info->unknown_members.n && c->s->recipe.unknown_members == DS_UNKNOWN_MEMBERS_WARN)
+        ds_logf(c->s->o.log, DS_LOG_WARN, "members id=%s unknown=\"%.*s\"", c->id, (int)c->info->unknown_members.n,
+                c->info->unknown_members.p);
     return DS_OK;
 }
 
@@ -84,7 +68,7 @@ static ds_rc check(ds_call *c)
 {
     const ds_server_opts *o = &c->s->o;
     const ds_request_info_data *i = c->info;
-    bool known = !o->strict_model || c->kind == DS_CALL_TOKENIZE;
+    bool known = !o->strict_model || !i->model.n;
 
     for (size_t k = 0; k < o->n_names && !known; k++)
         known = strlen(o->names[k]) == i->model.n && memcmp(o->names[k], i->model.p, i->model.n) == 0;
@@ -246,7 +230,7 @@ static ds_rc encode_all(ds_call *c, ds_kit *k)
             rc = ds_request_check_length(c->req, c->prompts[i].ids.n, &c->prompts[i].max_tokens, &c->refusal);
             if (rc == DS_OK || !c->info->truncation_auto || c->n_pictures) /* pictures of dropped turns would be gone from the list */
                 break;
-            over = c->prompts[i].ids.n + (c->info->has_max_tokens ? c->info->max_tokens : 1) - c->s->model.max_context;
+            over = c->prompts[i].ids.n + 1 - c->s->model.max_context;
             if (ds_request_drop_oldest(c->req, over < 16 ? 16 : over, &turns, &err) != DS_OK || turns == 0)
                 break;
         }
@@ -275,6 +259,7 @@ static ds_rc make_stream(ds_call *c)
     ds_stream_opts so = {
         .id = c->id,
         .created = c->created,
+        .model = c->info->model.n ? NULL : c->s->o.names[0],
         .now = now,
         .tokenizer = c->s->model.tokenizer,
         .seal = c->s->seal,
@@ -294,7 +279,7 @@ static ds_rc make_stream(ds_call *c)
 
 void ds_call_prepare(ds_call *c, ds_kit *k)
 {
-    c->rc = c->kind == DS_CALL_TOKENIZE && !wrap_for_tokenize(c) ? internal(c, DS_E_NOMEM, &(ds_err){ .msg = "body" }) : parse(c);
+    c->rc = parse(c);
     if (c->rc == DS_OK)
         c->rc = check(c);
     if (c->rc == DS_OK)

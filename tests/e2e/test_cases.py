@@ -60,3 +60,142 @@ def test_reproducible_beside_replays(server):
 def test_case_09(server, root):
     cold, hit, cached = again(server, **shared(root, "09-seed-after-prefix-hit.json"))
     assert cold == hit and cached >= 128
+
+
+# ---- 02, 08: members that change the answer are never ignored ----
+
+PROTOCOLS = {"/v1/chat/completions": {"messages": [{"role": "user", "content": "Who are you?"}]}, "/v1/responses": {"input": "Who are you?"},
+             "/v1/messages": {"messages": [{"role": "user", "content": "Who are you?"}]}, "/v1/completions": {"prompt": "Who are you?"}}
+CONSTRAINTS = {"structured_outputs": {"regex": "[0-9]+"}, "guided_json": {"type": "object"}, "guided_regex": "[0-9]+", "guided_choice": ["a", "b"], "guided_grammar": "x", "grammar": "root ::= [0-9]",
+               "json_schema": {"type": "object"}, "regex": "[0-9]+", "ebnf": "root ::= [0-9]"}
+
+
+@pytest.mark.parametrize("path", PROTOCOLS)
+@pytest.mark.parametrize("member", CONSTRAINTS)
+def test_constraints_of_peers(server, path, member):
+    status, _, answer = server.request("POST", path, {"model": "demo", "max_tokens" if path != "/v1/responses" else "max_output_tokens": 5, **PROTOCOLS[path], member: CONSTRAINTS[member]})
+    assert status == 400 and member in answer["error"]["message"], answer
+
+
+@pytest.mark.parametrize("thread", [{"type": "create"}, {"type": "continue", "previous_message_id": "msg_nosuch"}])
+def test_thread(server, thread):
+    status, _, answer = server.request("POST", "/v1/messages", {"model": "demo", "max_tokens": 6, "messages": [{"role": "user", "content": "What is my name?"}], "thread": thread})
+    assert status == 400 and "thread" in answer["error"]["message"], answer
+    assert answer["error"]["details"] == {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}
+
+
+def test_tool_runner_goes_on_without_a_thread(server):
+    anthropic = pytest.importorskip("anthropic", reason="anthropic isn't installed (tests/requirements.txt)")
+
+    @anthropic.beta_tool
+    def get_weather(city: str) -> str:
+        """Weather in a city
+
+        Args:
+            city: its name
+        """
+        return f"Sunny in {city}, 21 degrees."
+
+    client = anthropic.Anthropic(base_url=server.url, api_key="none", max_retries=0)
+    runner = client.beta.messages.tool_runner(model="demo", max_tokens=300, tools=[get_weather], extra_body={"temperature": 0}, messages=[{"role": "user", "content": "What is the weather in Paris?"}],
+                                              thinking={"type": "disabled"})
+    turns = list(runner)
+    assert any(block.type == "tool_use" for block in turns[0].content) and turns[-1].stop_reason == "end_turn", turns
+
+
+def test_case_02(server, root):
+    status, _, answer = server.request("POST", "/v1/messages", shared(root, "02-thread-continue.json"))
+    assert status == 400 and "thread" in answer["error"]["message"]
+
+
+def test_case_08(server, root):
+    status, _, answer = server.request("POST", "/v1/chat/completions", shared(root, "08-constraints-of-peers-ignored.json"))
+    assert status == 400 and "structured_outputs" in answer["error"]["message"]
+
+
+@pytest.mark.parametrize("how, refused", [("ignore", False), ("warn", False), ("refuse", True)])
+def test_unknown_members(program, root, how, refused, tmp_path):
+    with Server(program, root / "models/demo", "--unknown-members", how, replay=[{"text": "x", "repeat": True}], folder=tmp_path) as s:
+        status, _, answer = s.request("POST", "/v1/chat/completions", {"messages": PROTOCOLS["/v1/chat/completions"]["messages"], "frobnicate": 1})
+        assert status == (400 if refused else 200) and (not refused or "frobnicate" in answer["error"]["message"])
+        s.stop()
+        assert any('unknown="frobnicate"' in line for line in s.log) == (how == "warn")
+
+
+# ---- 03: a forced tool and nobody asked for thinking; 04: strict is kept or refused ----
+
+WEATHER = {"name": "get_weather", "description": "Weather in a city", "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}}
+STRICT = {"type": "object", "properties": {"name": {"type": "string"}, "age": {"type": "integer"}}, "required": ["name", "age"], "additionalProperties": False}
+ASK = [{"role": "user", "content": "What is the weather in Paris?"}]
+
+
+def forced(path, strict=False):
+    """A request that forces the weather tool, or declares one that is strict; nothing about thinking."""
+    schema = STRICT if strict else WEATHER["parameters"]
+    if path == "/v1/chat/completions":
+        tool = {"type": "function", "function": {**WEATHER, "parameters": schema, **({"strict": True} if strict else {})}}
+        return {"messages": ASK, "tools": [tool], **({} if strict else {"tool_choice": "required"})}
+    if path == "/v1/responses":
+        return {"input": ASK[0]["content"], "tools": [{"type": "function", **WEATHER, "parameters": schema, "strict": strict}], **({} if strict else {"tool_choice": "required"})}
+    tool = {"name": WEATHER["name"], "description": WEATHER["description"], "input_schema": schema, **({"strict": True} if strict else {})}
+    return {"max_tokens": 200, "messages": ASK, "tools": [tool], **({} if strict else {"tool_choice": {"type": "any"}})}
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses", "/v1/messages"])
+def test_forced_tool(server, path):
+    status, _, answer = server.request("POST", path, {"model": "demo", "temperature": 0, **forced(path)})
+    assert status == 200, answer
+    if path == "/v1/chat/completions":
+        choice = answer["choices"][0]
+        assert choice["finish_reason"] == "tool_calls" and choice["message"]["tool_calls"][0]["function"]["name"] == "get_weather" and "reasoning_content" not in choice["message"]
+    elif path == "/v1/responses":
+        assert [item["type"] for item in answer["output"]] == ["function_call"]
+    else:
+        assert answer["stop_reason"] == "tool_use" and [block["type"] for block in answer["content"]] == ["tool_use"]
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses", "/v1/messages"])
+def test_strict_tool(server, path):
+    status, _, answer = server.request("POST", path, {"model": "demo", **forced(path, strict=True)})
+    assert status == 400 and "strict" in answer["error"]["message"], answer
+
+
+def test_case_03(server, root):
+    answer = chat(server, **shared(root, "03-forced-tool-default-thinking.json"))
+    assert answer["choices"][0]["finish_reason"] == "tool_calls"
+
+
+def test_case_04(server, root):
+    status, _, answer = server.request("POST", "/v1/chat/completions", shared(root, "04-strict-tool-not-enforced.json"))
+    assert status == 400 and "strict" in answer["error"]["message"]
+
+
+@pytest.mark.parametrize("default, thinks", [("auto", True), ("on", True), ("off", False)])
+def test_default_thinking(program, root, default, thinks, tmp_path):
+    with Server(program, root / "models/demo", "--thinking", default, replay=[{"text": "x</think>y", "repeat": True}], folder=tmp_path) as s:
+        message = chat(s, messages=ASK)["choices"][0]["message"]
+        assert ("reasoning_content" in message) == thinks and message["content"] == ("y" if thinks else "xy")
+        assert "reasoning_content" in chat(s, messages=ASK, reasoning_effort="low")["choices"][0]["message"]
+        assert "reasoning_content" not in chat(s, messages=ASK, thinking=OFF)["choices"][0]["message"]
+
+
+# ---- 05: an output limit beyond the context ----
+
+
+@pytest.mark.parametrize("path, limit", [("/v1/chat/completions", "max_tokens"), ("/v1/chat/completions", "max_completion_tokens"), ("/v1/responses", "max_output_tokens"),
+                                         ("/v1/messages", "max_tokens"), ("/v1/completions", "max_tokens")])
+def test_output_limit_beyond_the_context(program, root, path, limit, tmp_path):
+    with Server(program, root / "models/demo", "--context", 256, replay=[{"text": "word " * 400, "repeat": True}], folder=tmp_path) as s:
+        status, _, answer = s.request("POST", path, {"model": "claude-x", **PROTOCOLS[path], limit: 128000})
+        assert status == 200, answer
+        assert answer.get("status", answer.get("stop_reason")) in ("incomplete", "max_tokens") if "choices" not in answer else answer["choices"][0]["finish_reason"] == "length"
+        usage = answer["usage"]
+        assert sum(usage.get(k, 0) for k in ("prompt_tokens", "completion_tokens", "input_tokens", "output_tokens")) == 256
+        long = json.loads(json.dumps(PROTOCOLS[path]).replace("Who are you?", "word " * 300))
+        status, _, answer = s.request("POST", path, {"model": "claude-x", **long, limit: 1})
+        assert status == 400 and "prompt is too long" in answer["error"]["message"] and "no room" in answer["error"]["message"]
+
+
+def test_case_05(server, root):
+    status, _, answer = server.request("POST", "/v1/messages", shared(root, "05-output-limit-beyond-context.json"))
+    assert status == 200, answer

@@ -24,7 +24,7 @@ def png(w, h):
 
 
 def test_fields(deepserve):
-    done = deepserve("render", "--protocol", "chat", "--encoding", "v4.1", stdin=body(max_tokens=7, stop=["x"], response_format={
+    done = deepserve("render", "--protocol", "chat", "--encoding", "v4.1", stdin=body(max_tokens=7, stop=["x"], reasoning_effort="high", response_format={
         "type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "object"}, "strict": True}}))
     assert done.returncode == 0 and done.stderr == b""
     out = json.loads(done.stdout)

@@ -20,7 +20,7 @@ static const request_case body_cases[] = {
     { "unknown field", "{" M ",'foo':[1]}", ALONE, NULL, NULL },
     { "null is absent", "{" M ",'temperature':null,'stop':null,'tools':null,'n':null}", ALONE, NULL, NULL },
     { "duplicate: last wins", "{" M ",'temperature':9,'temperature':1}", ALONE, NULL, NULL },
-    { "model missing", "{" U "}", NULL, "model", "missing" },
+    { "model missing: the served one", "{" U "}", ALONE, NULL, NULL },
     { "model type", "{'model':1," U "}", NULL, "model", "string" },
     { "model empty", "{'model':''," U "}", NULL, "model", "empty" },
     { "messages missing", "{'model':'m'}", NULL, "messages", "missing" },
@@ -40,7 +40,7 @@ static const request_case sampling_cases[] = {
     { NULL, "{" M ",'max_tokens':'1'}", NULL, "max_tokens", "expected an integer, got string" },
     { NULL, "{" M ",'seed':9223372036854775808}", NULL, "seed", "9223372036854775808 does not fit" },
     { "types before the model", "{'temperature':'x','messages':[{'role':'user','content':'q'}]}", NULL, "temperature", "number" },
-    { "the model before ranges", "{'temperature':9,'messages':[{'role':'user','content':'q'}]}", NULL, "model", "missing" },
+    { "the model before ranges", "{'model':'','temperature':9,'messages':[{'role':'user','content':'q'}]}", NULL, "model", "empty" },
     { NULL, "{" M ",'top_p':1}", ALONE, NULL, NULL },
     { NULL, "{" M ",'top_p':0}", NULL, "top_p", "(0, 1]" },
     { NULL, "{" M ",'top_p':1.1}", NULL, "top_p", NULL },
@@ -75,7 +75,7 @@ static const request_case sampling_cases[] = {
     { NULL, "{" M ",'parallel_tool_calls':1}", NULL, "parallel_tool_calls", NULL },
     /* ignored */
     { NULL, "{" M ",'user':'u','user_id':'x y','metadata':{'a':1},'store':true,'service_tier':'x','prompt_cache_key':'k','verbosity':'low'}", ALONE, NULL, NULL },
-    { NULL, "{" M ",'modalities':['text'],'prediction':{},'web_search_options':{},'prompt_cache_retention':'24h','safety_identifier':'s'}", ALONE, NULL, NULL },
+    { NULL, "{" M ",'modalities':['text'],'prediction':{},'prompt_cache_retention':'24h','safety_identifier':'s'}", ALONE, NULL, NULL },
     { NULL, "{" M ",'modalities':['text','audio']}", NULL, "modalities[1]", NULL },
     { NULL, "{" M ",'audio':{'voice':'x'}}", NULL, "audio", "not supported" },
     /* order of checks: types, model, sampling, tools, choice, messages, format */
@@ -153,8 +153,20 @@ static const request_case tool_cases[] = {
     { NULL, "{" M ",'tools':[" TOOL "],'tool_choice':'none'}", EFFORT_LINE("75") ALONE, NULL, NULL },
     { NULL, "{" M ",'tools':[" TOOL "],'tool_choice':'auto'}", ALONE, NULL, NULL },
     { NULL, "{" M ",'tools':[" TOOL "],'tool_choice':'required'," OFF "}", "<｜Assistant｜></think>\n\n<｜DSML｜ calls>\n", NULL, NULL },
-    { "required with thinking", "{" M ",'tools':[" TOOL "],'tool_choice':'required'}", ALONE, NULL, NULL },
-    { "no decoder", "{" M ",'tools':[" TOOL "],'tool_choice':'required'}", NULL, "tool_choice", "thinking", "no_constraints=true" },
+    { "required, nobody asked for thinking", "{" M ",'tools':[" TOOL "],'tool_choice':'required'}", "</think>\n\n<｜DSML｜ calls>\n", NULL, NULL, "no_constraints=true" },
+    { "named, nobody asked", "{" M ",'tools':[" TOOL "],'tool_choice':{'type':'function','function':{'name':'f'}}}", "</think>\n\n<｜DSML｜ calls>\n", NULL, NULL },
+    { "required with thinking", "{" M ",'tools':[" TOOL "],'tool_choice':'required','thinking':{'type':'enabled'}}", ALONE, NULL, NULL },
+    { "required with an effort", "{" M ",'tools':[" TOOL "],'tool_choice':'required','reasoning_effort':'low'}", ALONE, NULL, NULL },
+    { "required, thinking is the default", "{" M ",'tools':[" TOOL "],'tool_choice':'required'}", ALONE, NULL, NULL, "thinking=on" },
+    { "no decoder", "{" M ",'tools':[" TOOL "],'tool_choice':'required','thinking':{'type':'enabled'}}", NULL, "tool_choice", "thinking", "no_constraints=true" },
+    { "thinking off by default", "{" M "}", "<｜User｜>q<｜Assistant｜></think>", NULL, NULL, "thinking=off" },
+    { "asked for all the same", "{" M ",'reasoning_effort':'high'}", ALONE, NULL, NULL, "thinking=off" },
+    { "strict schema, nobody asked", "{" M ",'response_format':{'type':'json_schema','json_schema':{'name':'n','strict':true,'schema':{'type':'object','properties':{},'required':[],'additionalProperties':false}}}}",
+      "<｜Assistant｜></think>", NULL, NULL },
+    { "strict tool", "{" M ",'tools':[{'type':'function','function':{'name':'f','strict':true,'parameters':{'type':'object','properties':{},'required':[],'additionalProperties':false}}}]}",
+      NULL, "tools", "'f' asks for strict", "no_constraints=true" },
+    { "strict tool that isn't shown", "{" M ",'tool_choice':'none','tools':[{'type':'function','function':{'name':'f','strict':true,'parameters':{'type':'object','properties':{},'required':[],'additionalProperties':false}}}]}",
+      "<｜User｜>q<｜Assistant｜><think>", NULL, NULL, "no_constraints=true" },
     { "required without tools", "{" M ",'tool_choice':'required'," OFF "}", "<｜begin▁of▁sentence｜><｜User｜>q<｜Assistant｜></think>", NULL, NULL },
     { NULL, "{" M ",'tools':[" TOOL "],'tool_choice':'foo'}", NULL, "tool_choice", "none, auto, required" },
     { NULL, "{" M ",'tools':[" TOOL "],'tool_choice':1}", NULL, "tool_choice", NULL },
@@ -441,7 +453,10 @@ static void chat_length(void **state)
     ds_request_destroy(r);
     assert_ok(ds_request_parse(&r, &args, limited, strlen(limited), &why, &err));
     assert_int_equal(ds_request_check_length(r, 1048476, &left, &why), DS_OK);
-    assert_int_equal(ds_request_check_length(r, 1048477, &left, &why), DS_E_FORMAT);
+    assert_int_equal(left, 100);
+    assert_int_equal(ds_request_check_length(r, 1048477, &left, &why), DS_OK);
+    assert_int_equal(left, 99); /* the answer is what the context leaves */
+    assert_int_equal(ds_request_check_length(r, 1048576, &left, &why), DS_E_FORMAT);
     ds_request_destroy(r);
 }
 

@@ -16,7 +16,7 @@
 /* clang-format off */
 static const request_case field_cases[] = {
     { NULL, "{" M "}", ON },
-    { "model", "{" U "}", NULL, "model" },
+    { "model", "{" U "}", ON },
     { "messages", "{'model':'m'}", NULL, "messages" },
     { "empty messages", "{'model':'m','messages':[]}", NULL, "messages", "empty" },
     { NULL, "{" M ",'max_tokens':0}", NULL, "max_tokens", "positive" },
@@ -37,7 +37,7 @@ static const request_case field_cases[] = {
     { NULL, "{" M ",'stop_sequences':'a'}", NULL, "stop_sequences", "list" },
     { NULL, "{" M ",'stop_sequences':['1','2','3','4','5','6','7','8','9','0','1','2','3','4','5','6','7']}", NULL, "stop_sequences", "16" },
     { NULL, "{" M ",'stream':1}", NULL, "stream" },
-    { "ignored", "{" M ",'metadata':{'user_id':'u'},'service_tier':'auto','container':'c','mcp_servers':[],'context_management':{},'betas':['x'],'inference_geo':'x'}", ON },
+    { "ignored", "{" M ",'metadata':{'user_id':'u'},'service_tier':'auto','mcp_servers':[],'context_management':{},'betas':['x'],'inference_geo':'x'}", ON },
 };
 
 static const request_case thinking_cases[] = {
@@ -73,9 +73,12 @@ static const request_case tool_cases[] = {
       "ignore_web_search=true" },
     { NULL, "{" M ",'tools':[" TOOL "],'tool_choice':{'type':'auto'}}", ON },
     { "any", "{" M "," OFF ",'tools':[" TOOL "],'tool_choice':{'type':'any'}}", END "\n\n<｜DSML｜ calls>\n" },
-    { "any with thinking is auto", "{" M ",'tools':[" TOOL "],'tool_choice':{'type':'any'}}", ON },
+    { "any, nobody asked for thinking", "{" M ",'tools':[" TOOL "],'tool_choice':{'type':'any'}}", END "\n\n<｜DSML｜ calls>\n" },
+    { "any with thinking is auto", "{" M ",'thinking':{'type':'adaptive'},'tools':[" TOOL "],'tool_choice':{'type':'any'}}", ON },
+    { "named, nobody asked", "{" M ",'tools':[" TOOL "],'tool_choice':{'type':'tool','name':'f'}}", END "\n\n<｜DSML｜ calls>\n" },
     { "named", "{" M "," OFF ",'tools':[" TOOL "],'tool_choice':{'type':'tool','name':'f'}}", END "\n\n<｜DSML｜ calls>\n" },
-    { "named with thinking", "{" M ",'tools':[" TOOL "],'tool_choice':{'type':'tool','name':'f'}}", NULL, "tool_choice.type", "thinking" },
+    { "named with thinking", "{" M ",'thinking':{'type':'enabled'},'tools':[" TOOL "],'tool_choice':{'type':'tool','name':'f'}}", NULL, "tool_choice", "thinking", "no_constraints=true" },
+    { "strict tool", "{" M ",'tools':[{'name':'f','strict':true,'input_schema':{'type':'object','properties':{},'required':[],'additionalProperties':false}}]}", NULL, "tools", "'f' asks for strict", "no_constraints=true" },
     { "named, unknown", "{" M "," OFF ",'tools':[" TOOL "],'tool_choice':{'type':'tool','name':'g'}}", NULL, "tool_choice.name", "'g'" },
     { "named, no name", "{" M "," OFF ",'tools':[" TOOL "],'tool_choice':{'type':'tool'}}", NULL, "tool_choice.name", "missing" },
     { "none", "{" M "," OFF ",'tools':[" TOOL "],'tool_choice':{'type':'none'}}", "<｜begin▁of▁sentence｜><｜User｜>q" END },

@@ -20,7 +20,7 @@
 /* clang-format off */
 static const request_case field_cases[] = {
     { NULL, "{" M "}", ON },
-    { "model", "{'input':'q'}", NULL, "model", "missing" },
+    { "model", "{'input':'q'}", ON },
     { "nothing to say", "{'model':'m'}", NULL, "input", "missing" },
     { "instructions only", "{'model':'m'," OFF ",'instructions':'i'}", "<｜begin▁of▁sentence｜><｜System｜>i" END },
     { "instructions", "{" M "," OFF ",'instructions':'i'}", "<｜begin▁of▁sentence｜><｜System｜>i" ASK END },
@@ -44,7 +44,8 @@ static const request_case field_cases[] = {
     { "text", "{" M ",'text':{'format':{'type':'text'},'verbosity':'low'}}", ON },
     { "json_object", "{" M ",'text':{'format':{'type':'json_object'}}}", NULL, "text.format.type", "json" },
     { "json_object", "{'model':'m','input':'json','text':{'format':{'type':'json_object'}}}", "reply:\n{\"type\": \"json_object\"}<｜User｜>json<｜Assistant｜><think>" },
-    { "json_schema", "{" M ",'text':{'format':{'type':'json_schema','name':'x','strict':true,'schema':{'type':'object'}}}}", "reply:\n{\"type\": \"object\"}" ON },
+    { "json_schema", "{" M ",'text':{'format':{'type':'json_schema','name':'x','strict':true,'schema':{'type':'object'}}}}", "reply:\n{\"type\": \"object\"}<｜User｜>q<｜Assistant｜></think>" },
+    { "json_schema", "{" M ",'text':{'format':{'type':'json_schema','name':'x','strict':false,'schema':{'type':'object'}}}}", "reply:\n{\"type\": \"object\"}" ON },
     { "json_schema", "{" M ",'text':{'format':{'type':'json_schema','name':'x'}}}", NULL, "text.format.schema", "missing" },
     { "background", "{" M ",'background':true}", NULL, "background", "not supported" },
     { "background", "{" M ",'background':false}", ON },
