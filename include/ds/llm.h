@@ -44,7 +44,7 @@ int32_t ds_llm_bos(const ds_llm *l); /* goes in front of raw text */
 /* How this model wants pictures prepared and laid out, and the id that stands for their positions in a prompt (ds_request_expand_images). False: it
  * takes none. */
 bool ds_llm_pictures(const ds_llm *l, ds_image_rule *rule, uint32_t *token);
-/* A prepared picture through the vision tower: out [layout.tokens][ds_llm_hidden], for ds_engine_image. The tower is made for the first one, with buffers
+/* A prepared picture through the vision tower: out [layout.tokens][ds_llm_hidden], for ds_gen_image. The tower is made for the first one, with buffers
  * of its own: pictures don't wait for the engine's steps. DS_E_ARG: the model takes none, or not this one; DS_E_NOMEM. */
 ds_rc ds_llm_embed(ds_llm *l, const ds_picture *p, float *out, ds_err *err);
 uint32_t ds_llm_hidden(const ds_llm *l);

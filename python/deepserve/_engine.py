@@ -10,7 +10,7 @@ from ._lib import CPicture, Err, ImageRule, p, size, text, u8, u32, u64
 NAME = "libdeepserve.so"
 i32 = C.c_int32
 START, TOKEN, END = range(3)
-STOP_ID, STOP_STRING, LENGTH, CANCELED, DEADLINE, FAILED = range(6)
+STOP_ID, STOP_STRING, LENGTH, CANCELED, DEADLINE, FAILED, LOST = range(7)
 AGAIN = -5
 DRAFTS_AUTO = -1
 
@@ -37,7 +37,7 @@ class EngineRequest(C.Structure):
     _fields_ = [("prompt", C.POINTER(i32)), ("n_prompt", u32), ("max_tokens", u32), ("min_tokens", u32), ("n", u32), ("sampling", Sampling), ("bias", C.POINTER(Bias)),
                 ("n_bias", size), ("stop_ids", C.POINTER(i32)), ("n_stop_ids", size), ("stop", C.POINTER(text)), ("stop_bytes", C.POINTER(size)),
                 ("n_stop", size), ("logprobs", C.c_bool), ("n_top", u32), ("priority", u32), ("deadline_us", u64), ("cache_domain", text),
-                ("cache_salt", text), ("no_cache", C.c_bool), ("reproducible", C.c_bool), ("images", p), ("n_images", size), ("grammar", p), ("user", p)]
+                ("cache_salt", text), ("no_cache", C.c_bool), ("reproducible", C.c_bool), ("images", p), ("n_images", size), ("grammar", p), ("cookie", u64), ("tag", u64)]
 
 
 class EngineLogprob(C.Structure):
@@ -64,7 +64,7 @@ class _What(C.Union):
 
 class Event(C.Structure):
     _anonymous_ = ["what"]
-    _fields_ = [("kind", C.c_int), ("sample", u32), ("request", u64), ("user", p), ("what", _What)]
+    _fields_ = [("kind", C.c_int), ("sample", u32), ("request", u64), ("cookie", u64), ("what", _What)]
 
 
 # As ds_llm_abi lists them.

@@ -171,6 +171,8 @@ class _Job:
             o.text = o.text if at < 0 else o.text[:at]
         elif e.reason == E.FAILED:
             self.failed = Error(e.rc or -3, f"the model gave values that are not finite after {e.n_tokens} tokens")
+        elif e.reason == E.LOST:
+            self.failed = Error(e.rc or -4, f"the engine was lost after {e.n_tokens} tokens")
         self.output.finished = bool(e.last)
         return self.output.finished
 

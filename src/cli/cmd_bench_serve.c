@@ -212,7 +212,7 @@ typedef struct {
 
 static void note_event(record *rec, const ds_event *ev, uint64_t now_us)
 {
-    arrival *a = ev->user;
+    arrival *a = (arrival *)(uintptr_t)ev->cookie;
 
     if (ev->kind == DS_EV_START)
         a->cached = ev->start.cached;
@@ -241,8 +241,8 @@ static void note_event(record *rec, const ds_event *ev, uint64_t now_us)
 
 static ds_rc add_arrival(const bench *b, ds_engine *e, arrival *a, uint32_t vocab, uint64_t seed, ds_err *err)
 {
-    ds_engine_request q = {
-        .prompt = a->ids, .n_prompt = a->prompt, .max_tokens = a->output, .sampling = DS_ENGINE_SAMPLING_DEFAULT, .user = a
+    ds_gen_request q = {
+        .prompt = a->ids, .n_prompt = a->prompt, .max_tokens = a->output, .sampling = DS_GEN_SAMPLING_DEFAULT, .cookie = (uintptr_t)a
     };
     int32_t *own = NULL;
     uint64_t id;
@@ -315,7 +315,7 @@ static ds_rc drive(const bench *b, ds_engine *e, arrival *a, uint32_t n, uint32_
 
 static void put_load(result *r, ds_engine *e, const arrival *a, uint32_t n, record *rec)
 {
-    ds_engine_stats st;
+    ds_gen_stats st;
     double *ttft = malloc((n ? n : 1) * sizeof *ttft), busy, all;
     uint32_t got = 0;
 
@@ -358,7 +358,7 @@ static ds_rc case_host(const bench *b, uint32_t n, ds_err *err)
                          .kv_blocks = n * (256 + 16),
                          .saved_states = 64 };
     result r = { .name = "host" };
-    ds_engine_stats before, after, first;
+    ds_gen_stats before, after, first;
     static double us[STEPS];
     size_t n_us = 0;
     arrival *a = calloc(n, sizeof *a);

@@ -189,7 +189,7 @@ static ds_rc answer(chat *c, ds_err *err)
     if (rc == DS_OK)
         rc = make_parser(c, ds_request_info(r), err);
     if (rc == DS_OK) {
-        ds_engine_request q = {
+        ds_gen_request q = {
             .prompt = (const int32_t *)ids.p,
             .n_prompt = (uint32_t)ids.n,
             .max_tokens = (uint32_t)o->max_tokens,

@@ -85,7 +85,7 @@ typedef struct task task;
 struct task {
     task *next; /* in the order of the input */
     uint64_t index, id;
-    ds_gen_request q;
+    ds_cli_request q;
     sample *samples; /* [q.n] */
     uint32_t cached;
     bool added, ended;
@@ -168,8 +168,8 @@ static void show_text(job *j, sample *s, size_t upto)
 
 static void take_event(job *j, const ds_event *ev)
 {
-    static const char *const reasons[] = { "stop", "stop", "length", "stop", "stop", "stop" };
-    task *t = ev->user;
+    static const char *const reasons[DS_N_ENDED] = { "stop", "stop", "length", "stop", "stop", "stop", "stop" };
+    task *t = (task *)(uintptr_t)ev->cookie;
     sample *s = &t->samples[ev->sample];
 
     switch (ev->kind) {
@@ -189,7 +189,7 @@ static void take_event(job *j, const ds_event *ev)
         s->completion_tokens = ev->end.completion_tokens;
         s->reason = reasons[ev->end.reason];
         show_text(j, s, s->text.text.len);
-        if (ev->end.reason == DS_ENDED_FAILED)
+        if (ev->end.reason == DS_ENDED_FAILED || ev->end.reason == DS_ENDED_LOST)
             ds_cli_gen_failure(ev, &t->err);
         if (s->text.text.oom || s->logprobs.oom)
             ds_fail(&t->err, DS_E_NOMEM, "out of memory for the answer");
@@ -208,7 +208,7 @@ static void free_task(task *t)
         ds_buf_free(&t->samples[k].logprobs);
     }
     free(t->samples);
-    ds_gen_request_fini(&t->q);
+    ds_cli_request_fini(&t->q);
     free(t);
 }
 
@@ -228,9 +228,9 @@ static task *new_task(job *j)
 /* Hands it to the engine. Anything but DS_E_AGAIN settles it. */
 static void submit(job *j, task *t)
 {
-    const char *stop[DS_GEN_MAX_STOPS];
-    size_t stop_bytes[DS_GEN_MAX_STOPS];
-    ds_engine_request r;
+    const char *stop[DS_CLI_MAX_STOPS];
+    size_t stop_bytes[DS_CLI_MAX_STOPS];
+    ds_gen_request r;
 
     if (!t->samples) {
         t->samples = calloc(t->q.n, sizeof *t->samples);
@@ -241,8 +241,8 @@ static void submit(job *j, task *t)
         if (t->err.rc != DS_OK)
             return;
     }
-    r = ds_gen_request_engine(&t->q, j->g, stop, stop_bytes);
-    r.user = t;
+    r = ds_cli_request_engine(&t->q, j->g, stop, stop_bytes);
+    r.cookie = (uintptr_t)t;
     switch (ds_engine_add(j->g->engine, &r, &t->id, &t->err)) {
     case DS_OK:
         t->added = true;
@@ -332,8 +332,8 @@ static bool read_task(job *j, ds_rc *rc, ds_err *err)
         }
         if (bytes > DS_CLI_LINE_MAX_BYTES)
             ds_fail(&t->err, DS_E_FORMAT, "the line has %" PRIu64 " bytes, at most %d are taken", bytes, DS_CLI_LINE_MAX_BYTES);
-        else if (ds_gen_request_init(&t->q, &j->o->g, t->index, &t->err) == DS_OK)
-            ds_gen_request_json(&t->q, j->g, j->line.p, j->line.len, &t->err);
+        else if (ds_cli_request_init(&t->q, &j->o->g, t->index, &t->err) == DS_OK)
+            ds_cli_request_json(&t->q, j->g, j->line.p, j->line.len, &t->err);
         if (t->err.rc == DS_E_CANCELED) /* its pictures were on their way when the signal came: it counts as missing */
             t->err = (ds_err){ 0 };
         return true;
@@ -437,14 +437,14 @@ static bool one_event(void *ctx, const ds_event *ev)
 
 static ds_rc run_one(job *j, ds_cli_ids *ids, ds_err *err)
 {
-    const char *stop[DS_GEN_MAX_STOPS];
-    size_t stop_bytes[DS_GEN_MAX_STOPS];
+    const char *stop[DS_CLI_MAX_STOPS];
+    size_t stop_bytes[DS_CLI_MAX_STOPS];
     task *t = new_task(j);
-    ds_engine_request r;
-    ds_rc rc = t ? ds_gen_request_init(&t->q, &j->o->g, 0, err) : ds_fail(err, DS_E_NOMEM, "out of memory");
+    ds_gen_request r;
+    ds_rc rc = t ? ds_cli_request_init(&t->q, &j->o->g, 0, err) : ds_fail(err, DS_E_NOMEM, "out of memory");
 
     if (rc == DS_OK && j->o->prompt) {
-        rc = ds_gen_request_text(&t->q, j->g, j->o->prompt, strlen(j->o->prompt), err);
+        rc = ds_cli_request_text(&t->q, j->g, j->o->prompt, strlen(j->o->prompt), err);
     } else if (rc == DS_OK) {
         t->q.ids = (ds_ids){ (uint32_t *)ids->p, ids->n, ids->n };
         ids->p = NULL;
@@ -455,8 +455,8 @@ static ds_rc run_one(job *j, ds_cli_ids *ids, ds_err *err)
                         : ds_fail(err, DS_E_NOMEM, "out of memory");
     }
     if (rc == DS_OK) {
-        r = ds_gen_request_engine(&t->q, j->g, stop, stop_bytes);
-        r.user = t;
+        r = ds_cli_request_engine(&t->q, j->g, stop, stop_bytes);
+        r.cookie = (uintptr_t)t;
         rc = ds_cli_gen_run(j->g, &r, one_event, j, err);
     }
     if (rc == DS_OK && t->err.rc != DS_OK)
@@ -477,11 +477,11 @@ static ds_rc run_one(job *j, ds_cli_ids *ids, ds_err *err)
 
 /* ---- the end ---- */
 
-static double upto(const ds_engine_hist *h, double part)
+static double upto(const ds_gen_hist *h, double part)
 {
     uint64_t seen = 0;
 
-    for (int i = 0; i < DS_ENGINE_HIST; i++) {
+    for (int i = 0; i < DS_GEN_HIST; i++) {
         seen += h->bucket[i];
         if (h->n && (double)seen >= part * (double)h->n)
             return (double)(2ull << i) / 1e3;
@@ -493,10 +493,10 @@ static void print_figures(const job *j)
 {
     double wall = (double)(ds_now_ns() - j->begin_ns) / 1e9;
     uint64_t drafted = 0, kept = 0;
-    ds_engine_stats st;
+    ds_gen_stats st;
 
     ds_engine_stats_get(j->g->engine, &st);
-    for (int i = 0; i < DS_ENGINE_MAX_DRAFTS; i++) {
+    for (int i = 0; i < DS_GEN_MAX_DRAFTS; i++) {
         drafted += st.drafted[i];
         kept += st.kept[i];
     }
@@ -544,13 +544,13 @@ static bool options_fit(const options *o)
     size_t n = 0;
 
     for (size_t i = 0; i < o->g.stop.n; i++) {
-        if (strlen(o->g.stop.v[i]) > DS_GEN_MAX_STOP_BYTES)
-            return ds_cli_wrong("generate", "--stop: a string of %zu bytes, at most %d", strlen(o->g.stop.v[i]), DS_GEN_MAX_STOP_BYTES),
+        if (strlen(o->g.stop.v[i]) > DS_CLI_MAX_STOP_BYTES)
+            return ds_cli_wrong("generate", "--stop: a string of %zu bytes, at most %d", strlen(o->g.stop.v[i]), DS_CLI_MAX_STOP_BYTES),
                    false;
         n += *o->g.stop.v[i] != '\0';
     }
-    if (n > DS_GEN_MAX_STOPS)
-        return ds_cli_wrong("generate", "--stop: %zu strings, at most %d", n, DS_GEN_MAX_STOPS), false;
+    if (n > DS_CLI_MAX_STOPS)
+        return ds_cli_wrong("generate", "--stop: %zu strings, at most %d", n, DS_CLI_MAX_STOPS), false;
     if (o->g.min_tokens > o->g.max_tokens)
         return ds_cli_wrong("generate", "--min-tokens is more than --max-tokens"), false;
     return true;

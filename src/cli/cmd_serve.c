@@ -125,19 +125,14 @@ static const char *token_bytes(void *ctx, int32_t id, size_t *n)
     return ds_tokenizer_bytes(((service *)ctx)->tokenizer, (uint32_t)id, n);
 }
 
-static void wake(void *ctx)
+static uint64_t choose_answer(void *ctx, const char *body, size_t n)
 {
-    ds_server_wake(((service *)ctx)->server);
+    return (uintptr_t)ds_replay_choose(((service *)ctx)->replay, body, n);
 }
 
-static void *choose_answer(void *ctx, const char *body, size_t n)
+static int32_t replayed_token(void *ctx, uint64_t tag, uint32_t sample, uint32_t index)
 {
-    return (void *)ds_replay_choose(((service *)ctx)->replay, body, n);
-}
-
-static int32_t replayed_token(void *ctx, void *user, uint32_t sample, uint32_t index)
-{
-    const ds_ids *answer = ds_server_tag(user);
+    const ds_ids *answer = (const ds_ids *)(uintptr_t)tag;
 
     (void)sample;
     return answer && index < answer->n ? (int32_t)answer->p[index] : ((service *)ctx)->stop_id;
@@ -189,7 +184,7 @@ static void ready(void *ctx)
 /* Without a wish: the engine's own number of blocks where that fits, else all of the memory that may be taken, else a smaller context. */
 static ds_rc fit_memory(ds_engine_opts *eo, const ds_model *m, const options *o, ds_err *err)
 {
-    ds_engine_plan plan;
+    ds_gen_plan plan;
     uint64_t most = ds_llm_available_bytes() / 10 * 7;
     uint32_t low = 1, high;
     ds_rc rc;
@@ -266,7 +261,7 @@ static ds_rc load(void *ctx, ds_server_model *out, ds_err *err)
 {
     service *s = ctx;
     const options *o = s->o;
-    ds_engine_plan plan;
+    ds_gen_plan plan;
     ds_config config;
     char path[4096];
     ds_engine_opts eo = {
@@ -285,7 +280,6 @@ static ds_rc load(void *ctx, ds_server_model *out, ds_err *err)
         .tokenizer_id = "tokenizer.json",
         .template_id = o->encoding == 1 ? "v4" : "v4.1",
         .token_bytes = token_bytes,
-        .wake = wake,
         .ctx = s,
     };
     ds_rc rc;
@@ -302,7 +296,7 @@ static ds_rc load(void *ctx, ds_server_model *out, ds_err *err)
     if (rc != DS_OK)
         return rc;
     ds_engine_plan_of(s->engine, &plan);
-    out->engine = s->engine;
+    out->gen = ds_engine_gen(s->engine);
     out->tokenizer = s->tokenizer;
     out->max_context = plan.max_context ? plan.max_context : eo.max_context;
     if (s->m.model)

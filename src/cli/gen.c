@@ -73,11 +73,13 @@ ds_rc ds_cli_gen_failure(const ds_event *end, ds_err *err)
 {
     if (end->end.reason == DS_ENDED_DEADLINE)
         return ds_fail(err, DS_E_CANCELED, "the deadline passed");
+    if (end->end.reason == DS_ENDED_LOST)
+        return ds_fail(err, DS_E_IO, "the engine was lost after %u tokens", end->end.n_tokens);
     return ds_fail(err, end->end.rc == DS_OK ? DS_E_FORMAT : end->end.rc, "the model gave values that are not finite after %u tokens",
                    end->end.n_tokens);
 }
 
-ds_rc ds_cli_gen_run(ds_cli_gen *g, const ds_engine_request *q, ds_cli_event_fn *fn, void *ctx, ds_err *err)
+ds_rc ds_cli_gen_run(ds_cli_gen *g, const ds_gen_request *q, ds_cli_event_fn *fn, void *ctx, ds_err *err)
 {
     ds_event ev[64];
     uint64_t id;
@@ -91,7 +93,7 @@ ds_rc ds_cli_gen_run(ds_cli_gen *g, const ds_engine_request *q, ds_cli_event_fn 
             go_on = fn(ctx, &ev[i]) && go_on;
             if (ev[i].kind == DS_EV_END) {
                 last = last || ev[i].end.last;
-                if (ev[i].end.reason == DS_ENDED_FAILED)
+                if (ev[i].end.reason == DS_ENDED_FAILED || ev[i].end.reason == DS_ENDED_LOST)
                     rc = ds_cli_gen_failure(&ev[i], err);
             }
         }

@@ -75,8 +75,8 @@ void ds_cli_gen_close(ds_cli_gen *g);
 /* An event of the request, or NULL every now and then while nothing happens. False cancels it; its events go on to the end. */
 typedef bool ds_cli_event_fn(void *ctx, const ds_event *ev);
 /* One request to its end. DS_E_FORMAT: the model failed. */
-ds_rc ds_cli_gen_run(ds_cli_gen *g, const ds_engine_request *q, ds_cli_event_fn *fn, void *ctx, ds_err *err);
-/* Why an end with DS_ENDED_FAILED or DS_ENDED_DEADLINE is one, into err. */
+ds_rc ds_cli_gen_run(ds_cli_gen *g, const ds_gen_request *q, ds_cli_event_fn *fn, void *ctx, ds_err *err);
+/* Why an end with DS_ENDED_FAILED, DS_ENDED_LOST or DS_ENDED_DEADLINE is one, into err. */
 ds_rc ds_cli_gen_failure(const ds_event *end, ds_err *err);
 
 /* Output text of one answer. */

@@ -6,7 +6,7 @@
 
 #include "cli/gen_request.h"
 
-static ds_rc embed(ds_cli_gen *g, const ds_picture *p, ds_engine_image *out, ds_err *err)
+static ds_rc embed(ds_cli_gen *g, const ds_picture *p, ds_gen_image *out, ds_err *err)
 {
     float *e = calloc(p->layout.tokens, ds_llm_hidden(g->llm) * sizeof *e);
 
@@ -17,7 +17,7 @@ static ds_rc embed(ds_cli_gen *g, const ds_picture *p, ds_engine_image *out, ds_
 }
 
 /* Each placeholder becomes as many as its picture has tokens; the pictures' places among them. */
-static ds_rc place(ds_gen_request *q, const ds_picture *pictures, uint32_t n, uint32_t token, ds_err *err)
+static ds_rc place(ds_cli_request *q, const ds_picture *pictures, uint32_t n, uint32_t token, ds_err *err)
 {
     size_t cap = q->ids.n + ds_request_image_extra_tokens(q->chat), at = 0;
     uint32_t *p = realloc(q->ids.p, cap * sizeof *p);
@@ -45,7 +45,7 @@ static bool canceled(void *ctx)
     return ds_cli_signal() != 0;
 }
 
-ds_rc ds_gen_request_images(ds_gen_request *q, ds_cli_gen *g, ds_err *err)
+ds_rc ds_cli_request_images(ds_cli_request *q, ds_cli_gen *g, ds_err *err)
 {
     const ds_request_info_data *info = ds_request_info(q->chat);
     ds_picture *pictures;

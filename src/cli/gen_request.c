@@ -11,9 +11,9 @@ static const uint64_t SEED_STEP = 0x9e3779b97f4a7c15u;
 
 enum { MAX_SAMPLES = 16, MAX_TOP = 20 };
 
-ds_rc ds_gen_request_init(ds_gen_request *q, const ds_cli_gen_opts *o, uint64_t line, ds_err *err)
+ds_rc ds_cli_request_init(ds_cli_request *q, const ds_cli_gen_opts *o, uint64_t line, ds_err *err)
 {
-    *q = (ds_gen_request){
+    *q = (ds_cli_request){
         .max_tokens = (uint32_t)o->max_tokens,
         .min_tokens = (uint32_t)o->min_tokens,
         .ignore_eos = o->ignore_eos,
@@ -41,7 +41,7 @@ ds_rc ds_gen_request_init(ds_gen_request *q, const ds_cli_gen_opts *o, uint64_t 
     return DS_OK;
 }
 
-void ds_gen_request_fini(ds_gen_request *q)
+void ds_cli_request_fini(ds_cli_request *q)
 {
     ds_ids_free(&q->ids);
     free(q->stop);
@@ -51,10 +51,10 @@ void ds_gen_request_fini(ds_gen_request *q)
     free(q->images);
     ds_json_free(q->doc);
     ds_request_destroy(q->chat);
-    *q = (ds_gen_request){ 0 };
+    *q = (ds_cli_request){ 0 };
 }
 
-static ds_rc push_id(ds_gen_request *q, uint32_t id, ds_err *err)
+static ds_rc push_id(ds_cli_request *q, uint32_t id, ds_err *err)
 {
     if (q->ids.n == q->ids.cap) {
         size_t cap = q->ids.cap ? 2 * q->ids.cap : 64;
@@ -68,7 +68,7 @@ static ds_rc push_id(ds_gen_request *q, uint32_t id, ds_err *err)
     return DS_OK;
 }
 
-ds_rc ds_gen_request_text(ds_gen_request *q, ds_cli_gen *g, const char *text, size_t n, ds_err *err)
+ds_rc ds_cli_request_text(ds_cli_request *q, ds_cli_gen *g, const char *text, size_t n, ds_err *err)
 {
     ds_rc rc = push_id(q, ds_model_config(g->model)->bos_token_id, err);
     return rc == DS_OK ? ds_encoder_text(g->encoder, text, n, &q->ids, err) : rc;
@@ -124,7 +124,7 @@ static ds_rc get_bool(const ds_json *obj, const char *field, bool *out, ds_err *
 }
 
 /* {"id": bias, …}; the engine checks the values. */
-static ds_rc get_bias(ds_gen_request *q, const ds_json *v, uint32_t vocab, ds_err *err)
+static ds_rc get_bias(ds_cli_request *q, const ds_json *v, uint32_t vocab, ds_err *err)
 {
     if (!v)
         return DS_OK;
@@ -141,12 +141,12 @@ static ds_rc get_bias(ds_gen_request *q, const ds_json *v, uint32_t vocab, ds_er
             return ds_fail(err, DS_E_FORMAT, "logit_bias: '%.24s' is no token id of 0..%u", b->key, vocab - 1);
         if (!ds_json_f64(b, &bias))
             return wrong_type(b, "logit_bias", "numbers", err);
-        q->bias[q->n_bias++] = (ds_engine_bias){ (uint32_t)id, (float)bias };
+        q->bias[q->n_bias++] = (ds_gen_bias){ (uint32_t)id, (float)bias };
     }
     return DS_OK;
 }
 
-static ds_rc get_stop(ds_gen_request *q, const ds_json *v, ds_err *err)
+static ds_rc get_stop(ds_cli_request *q, const ds_json *v, ds_err *err)
 {
     const ds_json *s = v && v->type == DS_JSON_ARRAY ? v->child : v;
     size_t n = v && v->type == DS_JSON_ARRAY ? v->n : 1;
@@ -155,8 +155,8 @@ static ds_rc get_stop(ds_gen_request *q, const ds_json *v, ds_err *err)
         return DS_OK;
     if (v->type != DS_JSON_STRING && v->type != DS_JSON_ARRAY)
         return wrong_type(v, "stop", "a string or a list of strings", err);
-    if (n > DS_GEN_MAX_STOPS)
-        return ds_fail(err, DS_E_FORMAT, "stop: %zu strings, at most %d", n, DS_GEN_MAX_STOPS);
+    if (n > DS_CLI_MAX_STOPS)
+        return ds_fail(err, DS_E_FORMAT, "stop: %zu strings, at most %d", n, DS_CLI_MAX_STOPS);
     free(q->stop);
     q->n_stop = 0;
     q->stop = calloc(n ? n : 1, sizeof *q->stop);
@@ -172,7 +172,7 @@ static ds_rc get_stop(ds_gen_request *q, const ds_json *v, ds_err *err)
 }
 
 /* `logprobs`: true, or how many alternatives; `top_logprobs` as chat clients have it. */
-static ds_rc get_logprobs(ds_gen_request *q, const ds_json *obj, ds_err *err)
+static ds_rc get_logprobs(ds_cli_request *q, const ds_json *obj, ds_err *err)
 {
     const ds_json *v = ds_json_get(obj, "logprobs");
     int64_t top = 0;
@@ -191,10 +191,10 @@ static ds_rc get_logprobs(ds_gen_request *q, const ds_json *obj, ds_err *err)
     return rc;
 }
 
-static ds_rc get_common(ds_gen_request *q, const ds_json *obj, uint32_t vocab, ds_err *err)
+static ds_rc get_common(ds_cli_request *q, const ds_json *obj, uint32_t vocab, ds_err *err)
 {
     int64_t max_tokens = q->max_tokens, min_tokens = q->min_tokens, top_k = q->sampling.top_k, seed = (int64_t)q->sampling.seed, n = 1;
-    ds_engine_sampling *s = &q->sampling;
+    ds_gen_sampling *s = &q->sampling;
     ds_rc rc = get_int(obj, "max_tokens", &max_tokens, 1, INT32_MAX, err);
 
     if (rc == DS_OK)
@@ -231,7 +231,7 @@ static ds_rc get_common(ds_gen_request *q, const ds_json *obj, uint32_t vocab, d
     return rc == DS_OK ? get_stop(q, member(obj, "stop"), err) : rc;
 }
 
-static ds_rc get_tokens(ds_gen_request *q, const ds_json *v, uint32_t vocab, ds_err *err)
+static ds_rc get_tokens(ds_cli_request *q, const ds_json *v, uint32_t vocab, ds_err *err)
 {
     ds_rc rc = DS_OK;
 
@@ -259,7 +259,7 @@ static void take(double *to, double v)
 }
 
 /* The request as the protocol library reads it; what the client left out keeps the options' value. */
-static ds_rc get_chat(ds_gen_request *q, ds_cli_gen *g, const char *line, size_t n, ds_err *err)
+static ds_rc get_chat(ds_cli_request *q, ds_cli_gen *g, const char *line, size_t n, ds_err *err)
 {
     const ds_request_info_data *info;
     const ds_run *runs;
@@ -292,7 +292,7 @@ static ds_rc get_chat(ds_gen_request *q, ds_cli_gen *g, const char *line, size_t
         if (!q->bias)
             return ds_fail(err, DS_E_NOMEM, "out of memory");
         for (uint32_t i = 0; i < info->sampling.n_logit_bias; i++)
-            q->bias[q->n_bias++] = (ds_engine_bias){ (uint32_t)info->sampling.logit_bias[i].token, info->sampling.logit_bias[i].bias };
+            q->bias[q->n_bias++] = (ds_gen_bias){ (uint32_t)info->sampling.logit_bias[i].token, info->sampling.logit_bias[i].bias };
     }
     if (info->n_stop) {
         free(q->stop);
@@ -324,20 +324,20 @@ static ds_rc get_chat(ds_gen_request *q, ds_cli_gen *g, const char *line, size_t
     rc = ds_request_render(q->chat, 0, &runs, &n_runs, err);
     if (rc == DS_OK)
         rc = ds_encoder_runs(g->encoder, runs, n_runs, &q->ids, err);
-    return rc == DS_OK ? ds_gen_request_images(q, g, err) : rc;
+    return rc == DS_OK ? ds_cli_request_images(q, g, err) : rc;
 }
 
-static ds_rc check_stops(const ds_gen_request *q, ds_err *err)
+static ds_rc check_stops(const ds_cli_request *q, ds_err *err)
 {
-    if (q->n_stop > DS_GEN_MAX_STOPS)
-        return ds_fail(err, DS_E_FORMAT, "stop: %zu strings, at most %d", q->n_stop, DS_GEN_MAX_STOPS);
+    if (q->n_stop > DS_CLI_MAX_STOPS)
+        return ds_fail(err, DS_E_FORMAT, "stop: %zu strings, at most %d", q->n_stop, DS_CLI_MAX_STOPS);
     for (size_t i = 0; i < q->n_stop; i++)
-        if (q->stop[i].n > DS_GEN_MAX_STOP_BYTES)
-            return ds_fail(err, DS_E_FORMAT, "stop: a string of %zu bytes, at most %d", q->stop[i].n, DS_GEN_MAX_STOP_BYTES);
+        if (q->stop[i].n > DS_CLI_MAX_STOP_BYTES)
+            return ds_fail(err, DS_E_FORMAT, "stop: a string of %zu bytes, at most %d", q->stop[i].n, DS_CLI_MAX_STOP_BYTES);
     return DS_OK;
 }
 
-static ds_rc read_json(ds_gen_request *q, ds_cli_gen *g, const char *line, size_t n, ds_err *err)
+static ds_rc read_json(ds_cli_request *q, ds_cli_gen *g, const char *line, size_t n, ds_err *err)
 {
     const ds_json *root, *prompt, *tokens, *messages;
     ds_rc rc = ds_json_parse(&q->doc, line, n, NULL, err);
@@ -361,23 +361,23 @@ static ds_rc read_json(ds_gen_request *q, ds_cli_gen *g, const char *line, size_
         return get_tokens(q, tokens, ds_model_config(g->model)->vocab_size, err);
     if (prompt->type != DS_JSON_STRING)
         return wrong_type(prompt, "prompt", "a string", err);
-    return ds_gen_request_text(q, g, prompt->text, prompt->text_len, err);
+    return ds_cli_request_text(q, g, prompt->text, prompt->text_len, err);
 }
 
-ds_rc ds_gen_request_json(ds_gen_request *q, ds_cli_gen *g, const char *line, size_t n, ds_err *err)
+ds_rc ds_cli_request_json(ds_cli_request *q, ds_cli_gen *g, const char *line, size_t n, ds_err *err)
 {
     ds_rc rc = read_json(q, g, line, n, err);
     return rc == DS_OK ? check_stops(q, err) : rc;
 }
 
-ds_engine_request ds_gen_request_engine(const ds_gen_request *q, const ds_cli_gen *g, const char *stop[DS_GEN_MAX_STOPS],
-                                        size_t stop_bytes[DS_GEN_MAX_STOPS])
+ds_gen_request ds_cli_request_engine(const ds_cli_request *q, const ds_cli_gen *g, const char *stop[DS_CLI_MAX_STOPS],
+                                     size_t stop_bytes[DS_CLI_MAX_STOPS])
 {
     for (size_t i = 0; i < q->n_stop; i++) {
         stop[i] = q->stop[i].p;
         stop_bytes[i] = q->stop[i].n;
     }
-    return (ds_engine_request){
+    return (ds_gen_request){
         .prompt = (const int32_t *)q->ids.p,
         .n_prompt = (uint32_t)q->ids.n,
         .max_tokens = q->max_tokens,

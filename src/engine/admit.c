@@ -435,7 +435,7 @@ static void note_start(ds_engine *e, ds_eng_sample *s, uint64_t now_us)
     s->start_event = (ds_event){ .kind = DS_EV_START,
                                  .sample = s->index,
                                  .request = s->req->id,
-                                 .user = s->req->user,
+                                 .cookie = s->req->cookie,
                                  .start = { s->req->n_prompt, s->hit, s->replayed, now_us - s->req->added_us } };
     ds_eng_hist_add(&e->turn.queue, now_us - s->req->added_us);
     ds_eng_mark(e, s);

@@ -19,7 +19,7 @@
 #include "engine/sampler.h"
 #include "model/model.h"
 
-enum { DS_DEV_DEPTH = 2, DS_DEV_MAX_DRAFTS = DS_ENGINE_MAX_DRAFTS, DS_DEV_MAX_TOP = 20, DS_DEV_LOOKBACK = 16, DS_BLOCK_TOKENS = 128 };
+enum { DS_DEV_DEPTH = 2, DS_DEV_MAX_DRAFTS = DS_GEN_MAX_DRAFTS, DS_DEV_MAX_TOP = 20, DS_DEV_LOOKBACK = 16, DS_BLOCK_TOKENS = 128 };
 #define DS_DEV_NONE UINT32_MAX
 
 typedef enum {
@@ -36,8 +36,8 @@ typedef struct {
 /* What the device knows of a sample, for as long as one of its rows is on the device. */
 typedef struct {
     /* [const] */
-    ds_sampler *sampler;              /* NULL on a stub. [device] while rows are in flight: counts of penalties */
-    const ds_engine_grammar *grammar; /* NULL: none */
+    ds_sampler *sampler;           /* NULL on a stub. [device] while rows are in flight: counts of penalties */
+    const ds_gen_grammar *grammar; /* NULL: none */
     uint32_t sample;
     const int32_t *stop_ids;
     uint32_t n_stop_ids;
@@ -47,7 +47,7 @@ typedef struct {
     uint32_t n_top;
     bool logprobs;
     uint64_t seed;
-    void *user;
+    uint64_t cookie, tag;
     /* [atomic] set by the loop: rows are skipped from now on. Relaxed: only saves work */
     atomic_bool stopped;
 } ds_dev_sample;
@@ -83,7 +83,7 @@ typedef struct {
     ds_rc rc;          /* this sequence failed: n_tokens are good, nothing more comes */
     int32_t token[DS_DEV_MAX_DRAFTS + 1];
     float logprob[DS_DEV_MAX_DRAFTS + 1];
-    ds_engine_logprob *top; /* [MAX_DRAFTS + 1][MAX_TOP], memory of the step */
+    ds_gen_logprob *top; /* [MAX_DRAFTS + 1][MAX_TOP], memory of the step */
 } ds_dev_out;
 
 typedef struct {
@@ -133,7 +133,7 @@ uint64_t ds_backend_null_fold(uint64_t h, int32_t token);
 int32_t ds_backend_null_token(uint64_t h, uint64_t seed, uint32_t vocab);
 
 /* Test hook: called on the device's thread with the drafts of a sample that stand behind its output token `index`; it may change them. */
-typedef void ds_draft_hook(void *ctx, void *user, uint32_t sample, uint32_t index, int32_t *drafts, uint32_t n);
+typedef void ds_draft_hook(void *ctx, uint64_t cookie, uint32_t sample, uint32_t index, int32_t *drafts, uint32_t n);
 void ds_backend_cpu_hook(ds_backend *b, ds_draft_hook *fn, void *ctx); /* while nothing is in flight */
 
 /* A thread that owns a runner and the pool. */

@@ -184,7 +184,7 @@ static void make_drafts(cpu_dev *d, ds_dev_step *s)
             }
             if (d->hook) {
                 const ds_dev_sample *sample = s->rows[j->row].sample;
-                d->hook(d->hook_ctx, sample->user, sample->sample, j->pos - sample->n_prompt, j->token + 1, j->drafts);
+                d->hook(d->hook_ctx, sample->cookie, sample->sample, j->pos - sample->n_prompt, j->token + 1, j->drafts);
             }
         }
     }
@@ -223,7 +223,7 @@ static void draw(cpu_dev *d, ds_dev_sample *s, const float *logits, uint32_t pos
         ds_logprob top[DS_DEV_MAX_TOP];
         ds_logprobs(logits, V, token, &out->logprob[k], top, s->n_top);
         for (uint32_t i = 0; i < s->n_top; i++)
-            out->top[k * DS_DEV_MAX_TOP + i] = (ds_engine_logprob){ top[i].id, top[i].logprob };
+            out->top[k * DS_DEV_MAX_TOP + i] = (ds_gen_logprob){ top[i].id, top[i].logprob };
     }
     out->token[k] = token;
     out->n_tokens++;

@@ -167,7 +167,7 @@ static int32_t draw(null_dev *d, const ds_dev_rows *r, const live *l, ds_dev_out
 {
     const ds_dev_sample *s = r->sample;
     uint32_t index = l->pos - s->n_prompt, k = out->n_tokens;
-    int32_t token = d->o.token ? d->o.token(d->o.ctx, s->user, s->sample, index) : ds_backend_null_token(l->h, s->seed, d->base.vocab);
+    int32_t token = d->o.token ? d->o.token(d->o.ctx, s->tag, s->sample, index) : ds_backend_null_token(l->h, s->seed, d->base.vocab);
 
     if (s->grammar) {
         memset(d->words, 0, ((size_t)d->base.vocab + 31) / 32 * 4);
@@ -185,7 +185,7 @@ static int32_t draw(null_dev *d, const ds_dev_rows *r, const live *l, ds_dev_out
     if (s->logprobs) {
         out->logprob[k] = -0.5f;
         for (uint32_t i = 0; i < s->n_top; i++)
-            out->top[k * DS_DEV_MAX_TOP + i] = (ds_engine_logprob){ (int32_t)(((uint32_t)token + i) % d->base.vocab), -0.5f - (float)i };
+            out->top[k * DS_DEV_MAX_TOP + i] = (ds_gen_logprob){ (int32_t)(((uint32_t)token + i) % d->base.vocab), -0.5f - (float)i };
     }
     out->token[k] = token;
     out->n_tokens++;

@@ -55,7 +55,7 @@ void ds_chain_ns(ds_key *out, const ds_engine_opts *o, const char *layout, const
     ds_sha256(out->b, f.b, f.n);
 }
 
-void ds_chain_next(ds_key *out, const ds_key *before, const int32_t *tokens, uint32_t pos, const ds_engine_image *images, size_t n_images)
+void ds_chain_next(ds_key *out, const ds_key *before, const int32_t *tokens, uint32_t pos, const ds_gen_image *images, size_t n_images)
 {
     fields f;
     uint8_t h[32];
@@ -65,7 +65,7 @@ void ds_chain_next(ds_key *out, const ds_key *before, const int32_t *tokens, uin
     for (uint32_t i = 0; i < BLOCK; i++)
         put_le(f.b + 8 + 4 * i, (uint32_t)tokens[i], 4);
     for (size_t i = 0; i < n_images; i++) {
-        const ds_engine_image *m = &images[i];
+        const ds_gen_image *m = &images[i];
         uint8_t span[SPAN_FIELD];
         uint32_t from = m->pos > pos ? m->pos : pos;
         if (m->pos >= pos + BLOCK || m->pos + m->n <= pos)

@@ -17,6 +17,6 @@
 /* Fields may be NULL, which differs from "". */
 void ds_chain_ns(ds_key *out, const ds_engine_opts *o, const char *layout, const char *domain, const char *salt);
 /* Key of the block at `pos` (a multiple of 128) with these 128 tokens. images: of the whole prompt. */
-void ds_chain_next(ds_key *out, const ds_key *before, const int32_t *tokens, uint32_t pos, const ds_engine_image *images, size_t n_images);
+void ds_chain_next(ds_key *out, const ds_key *before, const int32_t *tokens, uint32_t pos, const ds_gen_image *images, size_t n_images);
 
 #endif

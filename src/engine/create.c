@@ -86,7 +86,7 @@ static uint64_t host_bytes(const ds_engine_opts *o)
                (sizeof(ds_dev_rows) + sizeof(ds_dev_out) + (DS_DEV_MAX_DRAFTS + 1) * DS_DEV_MAX_TOP * 8);
 }
 
-static bool model_bytes(ds_engine_plan *p, const ds_model *m, const ds_engine_opts *o)
+static bool model_bytes(ds_gen_plan *p, const ds_model *m, const ds_engine_opts *o)
 {
     ds_backend_size size = sizes(o);
     ds_runner_size rs;
@@ -104,7 +104,7 @@ static bool model_bytes(ds_engine_plan *p, const ds_model *m, const ds_engine_op
 }
 
 /* Blocks for a context of `context` tokens within the budget; 0: not even one sequence fits. */
-static uint32_t blocks_within(ds_engine_plan *p, const ds_model *m, const ds_engine_opts *opts, uint32_t context)
+static uint32_t blocks_within(ds_gen_plan *p, const ds_model *m, const ds_engine_opts *opts, uint32_t context)
 {
     ds_engine_opts o = *opts;
     uint32_t least = ds_eng_blocks_for(context);
@@ -122,7 +122,7 @@ static uint32_t blocks_within(ds_engine_plan *p, const ds_model *m, const ds_eng
     return more > (1u << 28) ? 1u << 28 : least + (uint32_t)more;
 }
 
-static ds_rc choose_blocks(ds_engine_plan *p, const ds_model *m, ds_engine_opts *o, ds_err *err)
+static ds_rc choose_blocks(ds_gen_plan *p, const ds_model *m, ds_engine_opts *o, ds_err *err)
 {
     uint32_t least = ds_eng_blocks_for(o->max_context), lo = 1, hi;
 
@@ -157,12 +157,12 @@ static ds_rc choose_blocks(ds_engine_plan *p, const ds_model *m, ds_engine_opts 
                    o->max_context, o->max_running, o->saved_states, (unsigned long long)o->memory_bytes, lo);
 }
 
-static ds_rc plan_model(ds_engine_plan *p, const ds_model *m, ds_engine_opts *o, ds_err *err)
+static ds_rc plan_model(ds_gen_plan *p, const ds_model *m, ds_engine_opts *o, ds_err *err)
 {
     ds_model_layout lay;
     ds_rc rc;
 
-    *p = (ds_engine_plan){ 0 };
+    *p = (ds_gen_plan){ 0 };
     ds_model_layout_get(m, &lay);
     rc = fill(o, lay.max_context, lay.drafts, err);
     if (rc == DS_OK)
@@ -176,7 +176,7 @@ static ds_rc plan_model(ds_engine_plan *p, const ds_model *m, ds_engine_opts *o,
     return DS_OK;
 }
 
-static void describe(ds_engine_plan *p, const ds_engine_opts *o)
+static void describe(ds_gen_plan *p, const ds_engine_opts *o)
 {
     p->kv_blocks = o->kv_blocks;
     p->kv_tokens = (uint64_t)o->kv_blocks * DS_BLOCK_TOKENS;
@@ -187,7 +187,7 @@ static void describe(ds_engine_plan *p, const ds_engine_opts *o)
     p->step_tokens = o->step_tokens;
 }
 
-ds_rc ds_engine_plan_get(ds_engine_plan *out, const struct ds_model *m, const ds_engine_opts *opts, ds_err *err)
+ds_rc ds_engine_plan_get(ds_gen_plan *out, const struct ds_model *m, const ds_engine_opts *opts, ds_err *err)
 {
     ds_engine_opts o = *opts;
     ds_rc rc = plan_model(out, m, &o, err);
@@ -197,7 +197,7 @@ ds_rc ds_engine_plan_get(ds_engine_plan *out, const struct ds_model *m, const ds
     return rc;
 }
 
-ds_rc ds_engine_plan_of(const ds_engine *e, ds_engine_plan *out)
+ds_rc ds_engine_plan_of(const ds_engine *e, ds_gen_plan *out)
 {
     *out = e->plan;
     return DS_OK;

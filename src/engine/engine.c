@@ -34,7 +34,7 @@ static ds_rc room(ds_engine *e, ds_err *err) /* with mu */
     return DS_OK;
 }
 
-ds_rc ds_engine_add(ds_engine *e, const ds_engine_request *q, uint64_t *id, ds_err *err)
+ds_rc ds_engine_add(ds_engine *e, const ds_gen_request *q, uint64_t *id, ds_err *err)
 {
     ds_eng_request *r;
     uint32_t index;
@@ -310,9 +310,12 @@ void ds_eng_publish(ds_engine *e)
 {
     ds_eng_request *gone = NULL;
     uint64_t begin = ds_now_ns();
+    void (*fn)(void *ctx), *ctx;
     bool wake;
 
     pthread_mutex_lock(&e->mu);
+    fn = e->wake;
+    ctx = e->wake_ctx;
     wake = e->ready_head == NULL;
     for (uint32_t i = 0; i < e->n_dirty; i++) {
         ds_eng_sample *s = e->dirty[i];
@@ -345,8 +348,8 @@ void ds_eng_publish(ds_engine *e)
     if (wake)
         pthread_cond_broadcast(&e->events);
     pthread_mutex_unlock(&e->mu);
-    if (wake && e->o.wake)
-        e->o.wake(e->o.ctx);
+    if (wake && fn)
+        fn(ctx);
 }
 
 static void token_event(ds_event *ev, const ds_eng_sample *s, uint32_t i)
@@ -354,7 +357,7 @@ static void token_event(ds_event *ev, const ds_eng_sample *s, uint32_t i)
     ev->kind = DS_EV_TOKEN;
     ev->sample = s->index;
     ev->request = s->req->id;
-    ev->user = s->req->user;
+    ev->cookie = s->req->cookie;
     ev->token.id = s->out[i];
     ev->token.index = i;
     ev->token.held_bytes = s->held ? s->held[i] : 0;
@@ -404,6 +407,14 @@ size_t ds_engine_poll(ds_engine *e, ds_event *ev, size_t cap)
     }
     pthread_mutex_unlock(&e->mu);
     return n;
+}
+
+void ds_engine_wake_by(ds_engine *e, void (*wake)(void *ctx), void *ctx)
+{
+    pthread_mutex_lock(&e->mu);
+    e->wake = wake;
+    e->wake_ctx = ctx;
+    pthread_mutex_unlock(&e->mu);
 }
 
 bool ds_engine_wait(ds_engine *e, uint32_t timeout_ms)

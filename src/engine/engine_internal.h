@@ -34,7 +34,7 @@ enum {
     MAX_STOPS = 16,
     MAX_STOP_BYTES = 256,
     MAX_STOP_IDS = 16,
-    N_LEVELS = DS_ENGINE_PRIORITIES,
+    N_LEVELS = DS_GEN_PRIORITIES,
     HIT_MARGIN = 134,
     PREFETCH = 8 /* samples ahead */
 };
@@ -77,9 +77,9 @@ typedef struct ds_eng_sample {
 
     /* [const] */
     uint32_t index, cap_out, cap_blocks;
-    ds_key *keys;           /* [cap_blocks] of the blocks of its tokens. [loop] behind the prompt's */
-    ds_engine_logprob *top; /* [cap_out][n_top], or NULL */
-    uint16_t *held;         /* [cap_out], or NULL */
+    ds_key *keys;        /* [cap_blocks] of the blocks of its tokens. [loop] behind the prompt's */
+    ds_gen_logprob *top; /* [cap_out][n_top], or NULL */
+    uint16_t *held;      /* [cap_out], or NULL */
 
     /* [loop] */
     ds_eng_then then;
@@ -106,15 +106,15 @@ typedef struct ds_eng_sample {
 struct ds_eng_request {
     /* [const] */
     uint64_t id;
-    void *user;
+    uint64_t cookie;
     int32_t *prompt;
     uint32_t n_prompt, n_samples;
     ds_key ns; /* in front of the first block's key */
     bool no_cache, reproducible;
-    ds_engine_image *images;
+    ds_gen_image *images;
     size_t n_images;
     const float **embedding; /* [n_prompt] by position, or NULL */
-    ds_engine_grammar grammar;
+    ds_gen_grammar grammar;
     int32_t stop_ids[MAX_STOP_IDS];
     char *stop;          /* all strings, one behind the other */
     uint16_t *stop_fail; /* failure function of each, likewise */
@@ -149,14 +149,14 @@ typedef struct {
     ds_eng_after *after;
     uint32_t n_after, cap_after;
     uint32_t n_decode, n_prompt;
-    ds_engine_logprob *top;
+    ds_gen_logprob *top;
 } ds_eng_step;
 
 struct ds_engine {
     /* [const] */
     ds_engine_opts o; /* with defaults filled in */
     char *ids[3];     /* copies of the identity strings */
-    ds_engine_plan plan;
+    ds_gen_plan plan;
     ds_backend *dev;
     bool stub;           /* no model: samples have no sampler */
     uint32_t hidden;     /* floats of an image position */
@@ -190,16 +190,17 @@ struct ds_engine {
     ds_eng_request **table; /* [max_requests] */
     uint32_t *generation, *free_index, n_free_index;
     ds_eng_request *in_head, *in_tail, *order_head, *ready_head, *ready_tail;
+    void (*wake)(void *ctx), *wake_ctx;
     bool draining, stop;
     uint64_t n_added;
-    ds_engine_stats stats; /* counters of the loop are added under mu, once a turn */
-    ds_engine_stats turn;  /* [loop] what this turn adds */
+    ds_gen_stats stats; /* counters of the loop are added under mu, once a turn */
+    ds_gen_stats turn;  /* [loop] what this turn adds */
     bool threaded;
     pthread_t thread;
 };
 
 /* request.c: [any thread] */
-ds_rc ds_eng_request_create(ds_eng_request **out, const ds_engine *e, const ds_engine_request *q, ds_err *err);
+ds_rc ds_eng_request_create(ds_eng_request **out, const ds_engine *e, const ds_gen_request *q, ds_err *err);
 void ds_eng_request_free(ds_eng_request *r);
 static inline int32_t ds_eng_token(const ds_eng_sample *s, uint32_t pos)
 {
@@ -238,7 +239,7 @@ void ds_eng_mark(ds_engine *e, ds_eng_sample *s); /* has something for poll */
 void ds_eng_publish(ds_engine *e);                /* makes it visible; takes mu */
 
 /* stats.c */
-void ds_eng_hist_add(ds_engine_hist *h, uint64_t us);
+void ds_eng_hist_add(ds_gen_hist *h, uint64_t us);
 void ds_eng_count(ds_engine *e); /* with mu: what this turn adds, and how full everything is */
 
 /* check.c: every invariant of the loop's tables, O(everything). NULL, or what is wrong. For tests. */

@@ -36,7 +36,7 @@ void ds_eng_end(ds_engine *e, ds_eng_sample *s, ds_end_reason reason, uint64_t n
     ev->kind = DS_EV_END;
     ev->sample = s->index;
     ev->request = s->req->id;
-    ev->user = s->req->user;
+    ev->cookie = s->req->cookie;
     ev->end.reason = reason;
     ev->end.n_tokens = s->n_out;
     ev->end.completion_tokens = s->n_out + (reason == DS_ENDED_STOP_ID);

@@ -7,7 +7,7 @@
 #include "base/mem.h"
 #include "engine/engine_internal.h"
 
-static ds_sample_opts sample_opts(const ds_engine_sampling *s, uint32_t sample)
+static ds_sample_opts sample_opts(const ds_gen_sampling *s, uint32_t sample)
 {
     return (ds_sample_opts){ .temperature = s->temperature,
                              .top_p = s->top_p,
@@ -19,12 +19,12 @@ static ds_sample_opts sample_opts(const ds_engine_sampling *s, uint32_t sample)
                              .seed = s->seed + sample * (s->seed_step ? s->seed_step : 1) };
 }
 
-static ds_rc check_images(const ds_engine_request *q, ds_err *err)
+static ds_rc check_images(const ds_gen_request *q, ds_err *err)
 {
     uint32_t end = 0;
 
     for (size_t i = 0; i < q->n_images; i++) {
-        const ds_engine_image *m = &q->images[i];
+        const ds_gen_image *m = &q->images[i];
         if (m->n == 0 || m->pos < end || m->n > q->n_prompt || m->pos > q->n_prompt - m->n || !m->embedding)
             return ds_fail(err, DS_E_ARG,
                            "image %zu: positions %u .. %llu of a prompt of %u tokens: out of range, overlapping or without embedding", i,
@@ -34,7 +34,7 @@ static ds_rc check_images(const ds_engine_request *q, ds_err *err)
     return DS_OK;
 }
 
-static bool in_image(const ds_engine_request *q, uint32_t pos)
+static bool in_image(const ds_gen_request *q, uint32_t pos)
 {
     for (size_t i = 0; i < q->n_images; i++)
         if (pos >= q->images[i].pos && pos - q->images[i].pos < q->images[i].n)
@@ -42,12 +42,12 @@ static bool in_image(const ds_engine_request *q, uint32_t pos)
     return false;
 }
 
-static size_t stop_length(const ds_engine_request *q, size_t i)
+static size_t stop_length(const ds_gen_request *q, size_t i)
 {
     return q->stop_bytes ? q->stop_bytes[i] : strlen(q->stop[i]);
 }
 
-static ds_rc check(const ds_engine *e, const ds_engine_request *q, ds_err *err)
+static ds_rc check(const ds_engine *e, const ds_gen_request *q, ds_err *err)
 {
     ds_sample_opts so = sample_opts(&q->sampling, 0);
     uint32_t n = q->n ? q->n : 1, vocab = e->dev->vocab;
@@ -106,7 +106,7 @@ static void failure_function(uint16_t *fail, const char *s, size_t n)
     }
 }
 
-static bool copy_stops(ds_eng_request *r, const ds_engine_request *q)
+static bool copy_stops(ds_eng_request *r, const ds_gen_request *q)
 {
     size_t total = 0;
 
@@ -128,7 +128,7 @@ static bool copy_stops(ds_eng_request *r, const ds_engine_request *q)
     return true;
 }
 
-static bool copy_images(ds_eng_request *r, const ds_engine_request *q, uint32_t hidden)
+static bool copy_images(ds_eng_request *r, const ds_gen_request *q, uint32_t hidden)
 {
     if (q->n_images == 0)
         return true;
@@ -152,7 +152,7 @@ static void see_prompt(ds_sampler *sampler, const ds_eng_request *r)
             ds_sampler_see_prompt(sampler, &r->prompt[i], 1);
 }
 
-static ds_rc make_sample(ds_eng_sample *s, const ds_engine *e, ds_eng_request *r, const ds_engine_request *q, const ds_token_bias *bias,
+static ds_rc make_sample(ds_eng_sample *s, const ds_engine *e, ds_eng_request *r, const ds_gen_request *q, const ds_token_bias *bias,
                          uint32_t index, ds_err *err)
 {
     ds_sample_opts so = sample_opts(&q->sampling, index);
@@ -175,7 +175,8 @@ static ds_rc make_sample(ds_eng_sample *s, const ds_engine *e, ds_eng_request *r
                               .n_top = q->logprobs ? q->n_top : 0,
                               .logprobs = q->logprobs,
                               .seed = so.seed,
-                              .user = q->user };
+                              .cookie = q->cookie,
+                              .tag = q->tag };
     if (e->o.mode == DS_ENGINE_CED)
         s->dev.dec_start = r->n_prompt > window ? r->n_prompt - window : 0;
     s->blocks = calloc(s->cap_blocks, sizeof *s->blocks);
@@ -199,7 +200,7 @@ static ds_rc make_sample(ds_eng_sample *s, const ds_engine *e, ds_eng_request *r
     return DS_OK;
 }
 
-static void prompt_keys(const ds_engine *e, ds_eng_request *r, const ds_engine_request *q)
+static void prompt_keys(const ds_engine *e, ds_eng_request *r, const ds_gen_request *q)
 {
     ds_key before;
     uint32_t n = r->n_prompt / DS_BLOCK_TOKENS;
@@ -220,7 +221,7 @@ static void prompt_keys(const ds_engine *e, ds_eng_request *r, const ds_engine_r
     }
 }
 
-ds_rc ds_eng_request_create(ds_eng_request **out, const ds_engine *e, const ds_engine_request *q, ds_err *err)
+ds_rc ds_eng_request_create(ds_eng_request **out, const ds_engine *e, const ds_gen_request *q, ds_err *err)
 {
     ds_rc rc = check(e, q, err);
     ds_token_bias *bias = NULL;
@@ -232,7 +233,7 @@ ds_rc ds_eng_request_create(ds_eng_request **out, const ds_engine *e, const ds_e
     r = calloc(1, sizeof *r);
     if (!r)
         return ds_fail(err, DS_E_NOMEM, "engine: out of memory");
-    r->user = q->user;
+    r->cookie = q->cookie;
     r->n_prompt = q->n_prompt;
     r->n_samples = q->n ? q->n : 1;
     r->no_cache = q->no_cache || e->o.no_prefix_cache;

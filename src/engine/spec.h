@@ -11,11 +11,11 @@
 #include "engine/cost.h"
 
 typedef struct {
-    uint32_t max;                                                     /* drafts that the model makes; 0: none */
-    bool fixed;                                                       /* always `max` */
-    double kept[DS_ENGINE_MAX_DRAFTS], reached[DS_ENGINE_MAX_DRAFTS]; /* decayed counts */
-    double draft_us, draft_seqs;                                      /* decayed: time of drafting, sequences drafted for */
-    ds_cost decode;                                                   /* of steps without prompt rows */
+    uint32_t max;                                               /* drafts that the model makes; 0: none */
+    bool fixed;                                                 /* always `max` */
+    double kept[DS_GEN_MAX_DRAFTS], reached[DS_GEN_MAX_DRAFTS]; /* decayed counts */
+    double draft_us, draft_seqs;                                /* decayed: time of drafting, sequences drafted for */
+    ds_cost decode;                                             /* of steps without prompt rows */
     uint64_t steps, probes;
     uint32_t probe_every, since_probe; /* steps */
     uint32_t asked;                    /* the last answer of choose */

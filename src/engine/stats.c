@@ -2,23 +2,23 @@
 
 #include "engine/engine_internal.h"
 
-void ds_eng_hist_add(ds_engine_hist *h, uint64_t us)
+void ds_eng_hist_add(ds_gen_hist *h, uint64_t us)
 {
     int i = us < 2 ? 0 : 63 - __builtin_clzll(us);
 
     h->n++;
     h->sum_us += us;
-    h->bucket[i < DS_ENGINE_HIST ? i : DS_ENGINE_HIST - 1]++;
+    h->bucket[i < DS_GEN_HIST ? i : DS_GEN_HIST - 1]++;
 }
 
 /* The totals and times are one run of 64-bit counters, from `accepted` to the end. */
-_Static_assert((sizeof(ds_engine_stats) - offsetof(ds_engine_stats, accepted)) % sizeof(uint64_t) == 0, "only counters stand there");
+_Static_assert((sizeof(ds_gen_stats) - offsetof(ds_gen_stats, accepted)) % sizeof(uint64_t) == 0, "only counters stand there");
 
 void ds_eng_count(ds_engine *e)
 {
-    ds_engine_stats *s = &e->stats;
+    ds_gen_stats *s = &e->stats;
     uint64_t *to = &s->accepted, *from = &e->turn.accepted;
-    size_t n = (sizeof *s - offsetof(ds_engine_stats, accepted)) / sizeof(uint64_t);
+    size_t n = (sizeof *s - offsetof(ds_gen_stats, accepted)) / sizeof(uint64_t);
 
     for (size_t i = 0; i < n; i++)
         to[i] += from[i];
@@ -43,7 +43,7 @@ void ds_eng_count(ds_engine *e)
     s->blocks_evicted = e->blocks.evicted;
 }
 
-void ds_engine_stats_get(ds_engine *e, ds_engine_stats *out)
+void ds_engine_stats_get(ds_engine *e, ds_gen_stats *out)
 {
     pthread_mutex_lock(&e->mu);
     *out = e->stats;

@@ -46,7 +46,7 @@ static ds_rc open_tokenizer(ds_llm *l, const char *dir, ds_err *err)
 static ds_rc fit(const ds_llm *l, ds_engine_opts *eo, bool context_given, ds_err *err)
 {
     uint64_t available = ds_llm_available_bytes();
-    ds_engine_plan plan;
+    ds_gen_plan plan;
     ds_rc rc = ds_engine_plan_get(&plan, l->model, eo, err);
 
     if (rc != DS_OK || plan.total <= available)
@@ -209,8 +209,8 @@ ds_rc ds_llm_embed(ds_llm *l, const ds_picture *p, float *out, ds_err *err)
 const size_t *ds_llm_abi(size_t *n)
 {
     static const size_t sizes[] = {
-        sizeof(ds_err),   sizeof(ds_llm_opts),     sizeof(ds_engine_sampling), sizeof(ds_engine_bias), sizeof(ds_engine_request),
-        sizeof(ds_event), sizeof(ds_engine_image), sizeof(ds_image_rule),      sizeof(ds_picture),
+        sizeof(ds_err),   sizeof(ds_llm_opts),  sizeof(ds_gen_sampling), sizeof(ds_gen_bias), sizeof(ds_gen_request),
+        sizeof(ds_event), sizeof(ds_gen_image), sizeof(ds_image_rule),   sizeof(ds_picture),
     };
 
     *n = sizeof sizes / sizeof *sizes;

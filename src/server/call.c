@@ -1,7 +1,7 @@
-/* A call's life in the loop: from a complete body to the engine's last event.
+/* A call's life in the loop: from a complete body to the generator's last event.
  *
- *   start -> (worker) -> prepared -> begun: its prompts are with the engine -> events … -> every choice finished: the response is complete
- * A client that leaves makes it an orphan: x is NULL, the engine was told, and the call lives until the engine's last event for it was polled. */
+ *   start -> (worker) -> prepared -> begun: its prompts are with the generator -> events … -> every choice finished: the response is complete
+ * A client that leaves makes it an orphan: x is NULL, the generator was told, and the call lives until its last event for it was polled. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -14,11 +14,6 @@
 #include "server/server_internal.h"
 
 #define JSON "application/json"
-
-void *ds_server_tag(void *user)
-{
-    return ((ds_call *)user)->tag;
-}
 
 void ds_call_free(ds_call *c)
 {
@@ -52,7 +47,7 @@ static void leave_key(ds_call *c, ds_exchange *x)
     x->key = NULL;
 }
 
-/* Parts from the client's exchange; the call lives on while the engine has something of it. */
+/* Parts from the client's exchange; the call lives on while the generator has something of it. */
 static void detach(ds_call *c)
 {
     ds_exchange *x = c->x;
@@ -77,7 +72,7 @@ static void cancel(ds_call *c)
 {
     for (uint32_t i = 0; i < c->n_prompts; i++)
         if (c->prompts[i].live)
-            ds_engine_cancel(c->s->model.engine, c->prompts[i].engine_id);
+            ds_gen_cancel(c->s->model.gen, c->prompts[i].gen_id);
     if (!c->canceled_us)
         c->canceled_us = c->s->now_us;
 }
@@ -142,7 +137,7 @@ void ds_call_shut_down(ds_call *c)
     fail_with(c, 503, NULL, "the server is shutting down");
 }
 
-/* ---- results without the engine ---- */
+/* ---- results without a generation ---- */
 
 static void reply_count(ds_call *c)
 {
@@ -163,18 +158,18 @@ static void reply_count(ds_call *c)
     ds_call_abandon(c);
 }
 
-/* ---- to the engine ---- */
+/* ---- to the generator ---- */
 
 static double given(double v, double def)
 {
     return isnan(v) ? def : v;
 }
 
-static ds_rc add_prompt(ds_call *c, uint32_t i, const ds_engine_bias *bias, ds_err *err)
+static ds_rc add_prompt(ds_call *c, uint32_t i, const ds_gen_bias *bias, uint64_t tag, ds_err *err)
 {
     const ds_sampling *p = &c->info->sampling;
     const ds_server_model *m = &c->s->model;
-    ds_engine_request q = {
+    ds_gen_request q = {
         .prompt = (const int32_t *)c->prompts[i].ids.p,
         .n_prompt = (uint32_t)c->prompts[i].ids.n,
         .max_tokens = c->prompts[i].max_tokens,
@@ -199,9 +194,10 @@ static ds_rc add_prompt(ds_call *c, uint32_t i, const ds_engine_bias *bias, ds_e
         .images = c->images,
         .n_images = c->images ? c->n_pictures : 0,
         .cache_domain = c->keyed ? c->tenant : NULL,
-        .user = c,
+        .cookie = (uintptr_t)c,
+        .tag = tag,
     };
-    ds_rc rc = ds_engine_add(m->engine, &q, &c->prompts[i].engine_id, err);
+    ds_rc rc = ds_gen_add(m->gen, &q, &c->prompts[i].gen_id, err);
 
     if (rc == DS_OK) {
         c->prompts[i].live = true;
@@ -219,7 +215,7 @@ static void refuse_add(ds_call *c, ds_rc rc, const ds_err *err)
     } else if (rc == DS_E_ARG) {
         fail_with(c, 400, NULL, err->msg);
     } else {
-        ds_logf(c->s->o.log, DS_LOG_ERROR, "engine id=%s message=\"%s\"", c->id, err->msg);
+        ds_logf(c->s->o.log, DS_LOG_ERROR, "generator id=%s message=\"%s\"", c->id, err->msg);
         c->x->retry_s = 1;
         fail_with(c, 503, NULL, "the server is out of memory");
     }
@@ -229,20 +225,21 @@ static void begin(ds_call *c)
 {
     ds_server *s = c->s;
     const ds_sampling *p = &c->info->sampling;
-    ds_engine_bias *bias = p->n_logit_bias ? calloc(p->n_logit_bias, sizeof *bias) : NULL;
+    ds_gen_bias *bias = p->n_logit_bias ? calloc(p->n_logit_bias, sizeof *bias) : NULL;
+    uint64_t tag = 0;
     ds_err err = { 0 };
     ds_rc rc = p->n_logit_bias && !bias ? ds_fail(&err, DS_E_NOMEM, "logit_bias") : DS_OK;
 
     for (uint32_t i = 0; i < p->n_logit_bias && bias; i++)
-        bias[i] = (ds_engine_bias){ p->logit_bias[i].token, p->logit_bias[i].bias };
+        bias[i] = (ds_gen_bias){ p->logit_bias[i].token, p->logit_bias[i].bias };
     if (p->has_seed)
         c->seed = (uint64_t)p->seed;
     else if (RAND_bytes((unsigned char *)&c->seed, sizeof c->seed) != 1)
         c->seed = ds_now_ns();
     if (s->o.tag)
-        c->tag = s->o.tag(s->o.ctx, ds_buf_str(&c->body), c->body.len);
+        tag = s->o.tag(s->o.ctx, ds_buf_str(&c->body), c->body.len);
     for (uint32_t i = 0; i < c->n_prompts && rc == DS_OK; i++)
-        rc = add_prompt(c, i, bias, &err);
+        rc = add_prompt(c, i, bias, tag, &err);
     free(bias);
     if (rc != DS_OK) {
         refuse_add(c, rc, &err);
@@ -345,12 +342,12 @@ void ds_call_start(ds_exchange *x, ds_call_kind kind)
     ds_call_prepared(c);
 }
 
-/* ---- the engine's events ---- */
+/* ---- the generator's events ---- */
 
 static ds_call_prompt *prompt_of(ds_call *c, uint64_t id, uint32_t *i)
 {
     for (*i = 0; *i < c->n_prompts; ++*i)
-        if (c->prompts[*i].engine_id == id)
+        if (c->prompts[*i].gen_id == id)
             return &c->prompts[*i];
     return NULL;
 }
@@ -510,11 +507,16 @@ static void on_token(ds_call *c, uint32_t choice, const ds_event *ev)
     if (rc != DS_OK) {
         fail_with(c, 500, NULL, "the server is out of memory");
     } else if (c->x && ds_stream_done(c->stream, choice)) {
-        /* Nothing that follows can matter: the answer is over for the client now, and for the engine at its next turn. */
+        /* Nothing that follows can matter: the answer is over for the client now, and for the generator soon. */
         k->asked = true;
-        ds_engine_finish_sample(c->s->model.engine, ev->request, ev->sample);
+        ds_gen_finish_sample(c->s->model.gen, ev->request, ev->sample);
         finish_choice(c, choice, DS_END_STOP);
     }
+}
+
+static bool refused_late(const ds_event *ev)
+{
+    return ev->end.rc == DS_E_AGAIN || ev->end.rc == DS_E_ARG || ev->end.rc == DS_E_NOMEM;
 }
 
 static void on_end(ds_call *c, ds_call_prompt *p, uint32_t choice, const ds_event *ev)
@@ -558,10 +560,23 @@ static void on_end(ds_call *c, ds_call_prompt *p, uint32_t choice, const ds_even
             fail_with(c, 504, "request_timeout", "the request took longer than this server allows");
         break;
     case DS_ENDED_FAILED:
+        if (refused_late(ev)) {
+            if (c->x && !c->failed)
+                refuse_add(c, ev->end.rc, &(ds_err){ .rc = ev->end.rc, .msg = "the request doesn't fit the engine that it came to" });
+            break;
+        }
         s->m.finished[DS_FINISHED_ERROR]++;
         c->lost_why = 2;
         if (c->x && !c->failed)
             fail_with(c, 500, NULL, "the model failed on this request");
+        break;
+    case DS_ENDED_LOST:
+        s->m.finished[DS_FINISHED_ERROR]++;
+        c->lost_why = 2;
+        if (c->x && !c->failed) {
+            c->x->retry_s = 1;
+            fail_with(c, 503, NULL, "the engine that computed this answer is gone; try again in 1s");
+        }
         break;
     }
 }
@@ -574,7 +589,7 @@ void ds_call_event(ds_call *c, const ds_event *ev)
     if (!p)
         return;
     choice = i * c->n_samples + ev->sample;
-    /* Handlers may fail the call, which frees it when the engine has nothing more of it: not before this event's own count is taken off. */
+    /* Handlers may fail the call, which frees it when the generator has nothing more of it: not before this event's own count is taken off. */
     c->live++;
     if (ev->kind == DS_EV_START)
         on_start(c, p, ev);

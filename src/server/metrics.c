@@ -110,18 +110,18 @@ static void histogram(const page *p, const char *name, const char *help, const d
 }
 
 /* The engine counts in powers of two of microseconds. */
-static void engine_histogram(const page *p, const char *name, const char *help, const ds_engine_hist *h)
+static void engine_histogram(const page *p, const char *name, const char *help, const ds_gen_hist *h)
 {
     uint64_t n = 0;
     char bound[32];
 
     head(p, name, "histogram", help);
-    for (int i = 0; i + 1 < DS_ENGINE_HIST; i++) {
+    for (int i = 0; i + 1 < DS_GEN_HIST; i++) {
         n += h->bucket[i];
         snprintf(bound, sizeof bound, "%.9g", (double)(UINT64_C(1) << (i + 1)) / 1e6);
         bucket(p, name, bound, n, 0);
     }
-    bucket(p, name, NULL, n + h->bucket[DS_ENGINE_HIST - 1], (double)h->sum_us / 1e6);
+    bucket(p, name, NULL, n + h->bucket[DS_GEN_HIST - 1], (double)h->sum_us / 1e6);
 }
 
 static void server_part(const page *p, const ds_metrics *m)
@@ -165,13 +165,14 @@ static void server_part(const page *p, const ds_metrics *m)
     histogram(p, "request_generation_tokens", "Output tokens of a request.", &m->output_size, tokens);
 }
 
-static void engine_part(const page *p, const ds_engine_stats *e, const ds_engine_plan *plan, uint32_t preparing)
+static void engine_part(const page *p, const ds_gen_stats *e, const ds_gen_plan *plan, uint32_t preparing)
 {
     static const char *const why[3] = { "prepare", "capacity", "preempted" };
     uint64_t waits[3] = { preparing, e->waiting, e->parked };
-    static const char *const ends[6] = { "stop_id", "stop_string", "length", "canceled", "deadline", "failed" };
-    static const char *const positions[DS_ENGINE_MAX_DRAFTS] = { "0", "1", "2",  "3",  "4",  "5",  "6", "7",
-                                                                 "8", "9", "10", "11", "12", "13", "14" };
+    static const char *const ends[DS_N_ENDED] = { "stop_id", "stop_string", "length", "canceled", "deadline", "failed", "lost" };
+    static const char *const positions[DS_GEN_MAX_DRAFTS] = {
+        "0", "1", "2", "3", "4", "5", "6", "7", "8", "9", "10", "11", "12", "13", "14"
+    };
     static const char *const phases[5] = { "device_busy", "device_idle", "plan", "finish", "draft" };
     uint64_t ns[5] = { e->device_busy_ns, e->device_idle_ns, e->host_plan_ns, e->host_finish_ns, e->draft_ns }, drafted = 0, kept = 0;
 
@@ -202,18 +203,18 @@ static void engine_part(const page *p, const ds_engine_stats *e, const ds_engine
     counter(p, "num_preemptions_total", "Requests taken off the device.", e->preempted_parked + e->preempted_recomputed);
     counter(p, "engine_steps_total", "Steps of the engine.", e->steps);
     counter(p, "engine_step_rows_total", "Rows of those steps.", e->step_rows);
-    by_label(p, "engine_ended_total", "counter", "Samples that ended, by reason.", "reason", ends, e->ended, 6);
+    by_label(p, "engine_ended_total", "counter", "Samples that ended, by reason.", "reason", ends, e->ended, DS_N_ENDED);
     by_label(p, "engine_nanoseconds_total", "counter", "Where the engine's time went.", "phase", phases, ns, 5);
-    for (int i = 0; i < DS_ENGINE_MAX_DRAFTS; i++) {
+    for (int i = 0; i < DS_GEN_MAX_DRAFTS; i++) {
         drafted += e->drafted[i];
         kept += e->kept[i];
     }
     counter(p, "spec_decode_num_draft_tokens_total", "Draft tokens verified.", drafted);
     counter(p, "spec_decode_num_accepted_tokens_total", "Draft tokens kept.", kept);
     by_label(p, "spec_decode_num_draft_tokens_per_pos_total", "counter", "Draft tokens verified, by position.", "position", positions,
-             e->drafted, DS_ENGINE_MAX_DRAFTS);
+             e->drafted, DS_GEN_MAX_DRAFTS);
     by_label(p, "spec_decode_num_accepted_tokens_per_pos_total", "counter", "Draft tokens kept, by position.", "position", positions,
-             e->kept, DS_ENGINE_MAX_DRAFTS);
+             e->kept, DS_GEN_MAX_DRAFTS);
     engine_histogram(p, "engine_step_prefill_seconds", "Steps with prompt rows.", &e->step_prefill);
     engine_histogram(p, "engine_step_decode_seconds", "Steps without.", &e->step_decode);
     engine_histogram(p, "engine_time_between_tokens_seconds", "Time between tokens, in the engine.", &e->tbt);
@@ -235,8 +236,8 @@ static void put_model(char *out, const char *name)
     *out = '\0';
 }
 
-void ds_metrics_write(ds_buf *b, const ds_metrics *m, const char *prefix, const char *model, const ds_engine_stats *engine,
-                      const ds_engine_plan *plan, uint64_t stored_records, uint64_t stored_bytes)
+void ds_metrics_write(ds_buf *b, const ds_metrics *m, const char *prefix, const char *model, const ds_gen_stats *engine,
+                      const ds_gen_plan *plan, uint64_t stored_records, uint64_t stored_bytes)
 {
     page p = { .b = b, .prefix = prefix };
 

@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include <ds/engine.h>
+#include <ds/gen.h>
 
 #include "base/buf.h"
 
@@ -58,7 +58,7 @@ void ds_histogram_delay(ds_histogram *h, double s); /* seconds, of which a few m
 void ds_histogram_tokens(ds_histogram *h, double n);
 
 /* Appends the page. `model` is the value of the label model_name. `engine` and `plan` may be NULL while there is no engine. */
-void ds_metrics_write(ds_buf *b, const ds_metrics *m, const char *prefix, const char *model, const ds_engine_stats *engine,
-                      const ds_engine_plan *plan, uint64_t stored_records, uint64_t stored_bytes);
+void ds_metrics_write(ds_buf *b, const ds_metrics *m, const char *prefix, const char *model, const ds_gen_stats *engine,
+                      const ds_gen_plan *plan, uint64_t stored_records, uint64_t stored_bytes);
 
 #endif

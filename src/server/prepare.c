@@ -127,7 +127,7 @@ static ds_rc widen(ds_call *c, ds_ids *ids)
     return ids->n ? DS_OK : internal(c, ds_fail(&err, DS_E_FORMAT, "placeholders and pictures differ"), &err);
 }
 
-static ds_rc embed(ds_call *c, const ds_picture *p, ds_engine_image *out, ds_err *err)
+static ds_rc embed(ds_call *c, const ds_picture *p, ds_gen_image *out, ds_err *err)
 {
     const ds_server_vision *v = &c->s->model.vision;
     float *patches = calloc((size_t)p->n_h * p->n_w, (size_t)3 * p->patch * p->patch * sizeof(float)),

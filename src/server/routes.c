@@ -60,16 +60,16 @@ static void get_version(ds_exchange *x, const char *rest, size_t n)
 static void get_metrics(ds_exchange *x, const char *rest, size_t n)
 {
     ds_server *s = x->s;
-    ds_engine_stats stats;
+    ds_gen_stats stats;
+    ds_gen_plan plan;
+    bool has_stats = s->up && ds_gen_stats_get(s->model.gen, 0, &stats), has_plan = s->up && ds_gen_plan_get(s->model.gen, 0, &plan);
     uint64_t records = 0, bytes = 0;
     ds_buf b = { 0 };
 
     (void)rest;
     (void)n;
-    if (s->up)
-        ds_engine_stats_get(s->model.engine, &stats);
     ds_store_usage(s->store, &records, &bytes);
-    ds_metrics_write(&b, &s->m, s->prefix, s->o.names[0], s->up ? &stats : NULL, s->has_plan ? &s->plan : NULL, records, bytes);
+    ds_metrics_write(&b, &s->m, s->prefix, s->o.names[0], has_stats ? &stats : NULL, has_plan ? &plan : NULL, records, bytes);
     ds_reply(x, 200, "text/plain; version=0.0.4; charset=utf-8", &b);
 }
 

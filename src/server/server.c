@@ -23,7 +23,7 @@ enum {
     STORE_SWEEP_US = 30000000,
     LAST_WORD_US = 1000000,
     EVENTS = 256,
-    ENGINE_EVENTS = 128, /* in a turn, so that a step of many tokens doesn't keep the loop from clients that leave */
+    GEN_EVENTS = 128, /* in a turn, so that a step of many tokens doesn't keep the loop from clients that leave */
 };
 
 int64_t ds_server_wall(const ds_server *s)
@@ -193,8 +193,9 @@ const char *ds_server_url(const ds_server *s)
 
 /* ---- from other threads and signal handlers: nothing but atomics and write() ---- */
 
-void ds_server_wake(ds_server *s)
+void ds_server_wake(void *server)
 {
+    const ds_server *s = server;
     uint64_t one = 1;
     int keep = errno;
     (void)!write(s->wake_fd, &one, sizeof one);
@@ -235,25 +236,25 @@ static ds_rc come_up(ds_server *s, ds_err *err)
         rc = ds_workers_start(s, err);
     if (rc != DS_OK)
         return rc;
-    s->has_plan = ds_engine_plan_of(s->model.engine, &s->plan) == DS_OK;
+    ds_gen_wake_by(s->model.gen, ds_server_wake, s);
     s->up = true;
     if (s->hooks.ready)
         s->hooks.ready(s->hooks.ctx);
     return DS_OK;
 }
 
-static void take_engine_events(ds_server *s)
+static void take_events(ds_server *s)
 {
-    ds_event ev[ENGINE_EVENTS];
+    ds_event ev[GEN_EVENTS];
     size_t n;
 
-    n = ds_engine_poll(s->model.engine, ev, ENGINE_EVENTS);
+    n = ds_gen_poll(s->model.gen, ev, GEN_EVENTS);
     for (size_t i = 0; i < n; i++) {
-        ds_call_event(ev[i].user, &ev[i]);
-        if (i + 1 == n || ev[i + 1].user != ev[i].user)
+        ds_call_event((ds_call *)(uintptr_t)ev[i].cookie, &ev[i]);
+        if (i + 1 == n || ev[i + 1].cookie != ev[i].cookie)
             ds_http_push(s);
     }
-    s->more_events = n == ENGINE_EVENTS;
+    s->more_events = n == GEN_EVENTS;
 }
 
 static void take_prepared(ds_server *s)
@@ -343,7 +344,7 @@ static ds_rc serve(ds_server *s, ds_err *err)
             rc = come_up(s, err);
         if (rc == DS_OK && s->up) {
             take_prepared(s);
-            take_engine_events(s);
+            take_events(s);
         }
         if (now >= s->next_sweep_us) {
             ds_http_sweep(s, now);
@@ -364,7 +365,7 @@ static ds_rc serve(ds_server *s, ds_err *err)
     return rc;
 }
 
-/* Everything that is left is canceled, and the engine's last events for it are waited for. */
+/* Everything that is left is canceled, and the generator's last events for it are waited for. */
 static void end_calls(ds_server *s)
 {
     for (ds_conn *c = s->conns; c; c = c->next)
@@ -372,11 +373,11 @@ static void end_calls(ds_server *s)
     ds_http_turn(s, true);
     if (!s->up)
         return;
-    ds_engine_drain(s->model.engine);
+    ds_gen_drain(s->model.gen);
     while (s->n_calls) {
         wait_events(s);
         take_prepared(s);
-        take_engine_events(s);
+        take_events(s);
         ds_http_turn(s, true);
     }
 }

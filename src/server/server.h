@@ -1,13 +1,12 @@
-/* The HTTP front: the API protocols over one engine. (docs/server.md)
+/* The HTTP front: the API protocols over one generator. (docs/server.md)
  *
  *   ds_server_create   binds its sockets, reads keys and certificates, opens the store of responses
  *   ds_server_run      serves until it is asked to stop; loads the model beside it, answering 503 until that is done
  *   ds_server_ask      drain, stop at once, read the keys again: from any thread and from signal handlers
- *   ds_server_wake     for ds_engine_opts.wake
  *
  * Threads: run occupies its caller (the event loop, which owns all connections and requests) and has `workers` threads for the preparation of large requests. Nothing else
- * of a server may be called meanwhile but ask and wake.
- * Memory: bounded by the options: connections, bodies, waiting output, stored responses; requests by the engine's max_requests. */
+ * of a server may be called meanwhile but ask.
+ * Memory: bounded by the options: connections, bodies, waiting output, stored responses; requests by what the generator accepts. */
 #ifndef DS_SERVER_SERVER_H
 #define DS_SERVER_SERVER_H
 
@@ -15,7 +14,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include <ds/engine.h>
+#include <ds/gen.h>
 #include <ds/request.h>
 #include <ds/tokenizer.h>
 
@@ -66,8 +65,8 @@ typedef struct {
     const char *otlp_url;    /* collector of spans, without /v1/traces; NULL: none are made */
     int64_t (*wall_s)(void); /* Unix time; NULL: the clock */
 
-    /* Called in the loop for each accepted request before it goes to the engine; what it returns is ds_server_tag of the request's `user`. NULL: none. */
-    void *(*tag)(void *ctx, const char *body, size_t n);
+    /* Called in the loop for each accepted request before it goes to the generator: its ds_gen_request.tag. NULL: 0. */
+    uint64_t (*tag)(void *ctx, const char *body, size_t n);
     void *ctx;
 } ds_server_opts;
 
@@ -83,7 +82,7 @@ typedef struct {
 
 /* What load() provides. */
 typedef struct {
-    ds_engine *engine; /* started; wake must lead to ds_server_wake */
+    ds_gen gen; /* running; its wake is the server's from here on */
     const ds_tokenizer *tokenizer;
     int32_t stop_ids[DS_SERVER_STOP_IDS];
     size_t n_stop_ids;
@@ -93,7 +92,7 @@ typedef struct {
 } ds_server_model;
 
 typedef struct {
-    /* Opens model and engine, in a thread of its own. What it opened must live until run has returned. */
+    /* Opens the model and makes the generator, in a thread of its own. What it opened must live until run has returned. */
     ds_rc (*load)(void *ctx, ds_server_model *out, ds_err *err);
     /* The model is there and requests are served. In the loop's thread. */
     void (*ready)(void *ctx);
@@ -115,9 +114,6 @@ typedef enum {
     DS_SERVER_RELOAD = 4, /* read the keys file again; a bad one is logged and the old keys stay */
 } ds_server_ask_kind;
 void ds_server_ask(ds_server *s, ds_server_ask_kind what);
-void ds_server_wake(ds_server *s);
-
-void *ds_server_tag(void *user); /* of a ds_event's or the stub's `user` */
 
 /* A new random key: *key receives the text for its owner ("dsk-…", free() it), *line what goes into the keys file. DS_E_ARG: the name. DS_E_IO, DS_E_NOMEM. */
 ds_rc ds_server_new_key(char **key, char **line, const char *name, ds_err *err);

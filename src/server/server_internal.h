@@ -86,7 +86,7 @@ struct ds_exchange {
     bool to_push; /* is in s->to_push */
     ds_exchange *next_push;
     size_t chunk_n, chunk_at; /* bytes of `out` that are being sent as one chunk, and how many of it with its framing are out */
-    uint64_t event_us;        /* when the engine's event could be read that waits longest in `out`; 0: none does */
+    uint64_t event_us;        /* when the generator's event could be read that waits longest in `out`; 0: none does */
     uint64_t taken_us;        /* the same of what the library took last and may not have sent yet */
     uint64_t take_us;         /* last time the connection took bytes, or the queue was empty */
     uint64_t put_us;          /* last event or comment */
@@ -97,21 +97,21 @@ struct ds_exchange {
     ds_call *call;
 };
 
-/* ---- one generation: from a complete body to the engine's last event ---- */
+/* ---- one generation: from a complete body to the generator's last event ---- */
 
 typedef enum { DS_CALL_GENERATE, DS_CALL_COUNT, DS_CALL_TOKENIZE } ds_call_kind;
 
 typedef struct {
     ds_ids ids;
     uint32_t max_tokens;
-    uint64_t engine_id;
+    uint64_t gen_id;
     bool live, begun;
 } ds_call_prompt;
 
 typedef struct {
     uint64_t last_us;
     uint32_t tokens;
-    bool asked, finished; /* asked: we told the engine to end it */
+    bool asked, finished; /* asked: we told the generator to end it */
 } ds_call_choice;
 
 struct ds_call {
@@ -132,7 +132,7 @@ struct ds_call {
     ds_call_prompt *prompts;
     uint32_t n_prompts, n_samples;
     ds_picture *pictures;
-    ds_engine_image *images; /* with their embeddings */
+    ds_gen_image *images; /* with their embeddings */
     uint32_t n_pictures;
     ds_call_choice *choices;
     ds_rc rc; /* of preparation; the refusal is filled unless it is DS_OK */
@@ -140,12 +140,11 @@ struct ds_call {
     uint64_t prepared_us;
     /* [loop] */
     ds_exchange *x; /* NULL: the client is gone */
-    void *tag;
     bool preparing, failed, completed;
-    uint32_t live; /* prompts with the engine */
+    uint32_t live; /* prompts with the generator */
     uint32_t unfinished;
     uint64_t n_prompt_tokens, n_cached, n_output, first_us;
-    uint64_t queued_us, begun_us; /* time in the engine's queue; when the prompt began */
+    uint64_t queued_us, begun_us; /* time in its queue; when the prompt began */
     uint64_t canceled_us;         /* when its cause was seen */
     int lost_why;                 /* index of ds_metrics.lost_tokens, for tokens that no client will get */
     uint64_t seed;
@@ -190,8 +189,6 @@ struct ds_server {
     ds_store *store; /* locks itself */
     ds_spans *spans;
     ds_metrics m;
-    ds_engine_plan plan;
-    bool has_plan;
     ds_kit kit;
     ds_buf access;
     ds_buf gone;               /* scratch */
@@ -272,6 +269,7 @@ void ds_workers_sweep(ds_server *s);    /* the store's housekeeping, by a worker
 
 /* server.c */
 int64_t ds_server_wall(const ds_server *s);
+void ds_server_wake(void *s); /* the loop's turn comes soon; from any thread and from signal handlers */
 void ds_server_make_id(ds_server *s, char *out, size_t cap, const char *prefix);
 
 /* openapi.json as the build makes it into openapi.c */

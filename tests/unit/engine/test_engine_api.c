@@ -20,10 +20,10 @@ static const char *token_bytes(void *ctx, int32_t id, size_t *n)
     return w;
 }
 
-static int32_t counting(void *ctx, void *user, uint32_t sample, uint32_t index)
+static int32_t counting(void *ctx, uint64_t tag, uint32_t sample, uint32_t index)
 {
     (void)ctx;
-    (void)user;
+    (void)tag;
     (void)sample;
     return (int32_t)(index % VOCAB);
 }
@@ -39,9 +39,9 @@ static ds_engine *make(const ds_engine_opts *opts, ds_engine_stub stub)
     return e;
 }
 
-static ds_engine_request simple(uint32_t n_prompt, uint32_t max_tokens)
+static ds_gen_request simple(uint32_t n_prompt, uint32_t max_tokens)
 {
-    return (ds_engine_request){ .prompt = ids, .n_prompt = n_prompt, .max_tokens = max_tokens, .sampling = DS_ENGINE_SAMPLING_DEFAULT };
+    return (ds_gen_request){ .prompt = ids, .n_prompt = n_prompt, .max_tokens = max_tokens, .sampling = DS_GEN_SAMPLING_DEFAULT };
 }
 
 /* ---- refusals ------------------------------------------------------------------------------------------------------------------------ */
@@ -50,10 +50,10 @@ static void bad_requests_are_refused(void **state)
 {
     ds_engine *e = make(&(ds_engine_opts){ .max_context = 1000, .token_bytes = token_bytes }, (ds_engine_stub){ 0 });
     static const char *const stop[] = { "" };
-    ds_engine_bias bias = { VOCAB, 1.0f };
-    ds_engine_image image = { .pos = 5, .n = 10, .embedding = (const float *)ids };
+    ds_gen_bias bias = { VOCAB, 1.0f };
+    ds_gen_image image = { .pos = 5, .n = 10, .embedding = (const float *)ids };
     int32_t odd[3] = { 1, VOCAB, 2 };
-    ds_engine_request q;
+    ds_gen_request q;
     uint64_t id = 1;
     ds_err err;
 
@@ -113,7 +113,7 @@ static void bad_options_are_refused(void **state)
 static void busy_and_draining(void **state)
 {
     ds_engine *e = make(&(ds_engine_opts){ .max_context = 1000, .max_requests = 2 }, (ds_engine_stub){ 0 });
-    ds_engine_request q = simple(10, 3);
+    ds_gen_request q = simple(10, 3);
     uint64_t id;
     ds_event ev[16];
     ds_err err;
@@ -157,8 +157,8 @@ static ds_rc add_one(void *ctx, ds_err *err)
 {
     static const char *const stop[] = { "abc", "x" };
     ds_engine *e = ctx;
-    ds_engine_image image = { .pos = 5, .n = 10, .embedding = (const float *)ids };
-    ds_engine_request q = simple(300, 5);
+    ds_gen_image image = { .pos = 5, .n = 10, .embedding = (const float *)ids };
+    ds_gen_request q = simple(300, 5);
     uint64_t id;
     ds_event ev[64];
     ds_rc rc;
@@ -197,7 +197,7 @@ static void the_loop_takes_nothing(void **state)
 {
     ds_engine *e =
         make(&(ds_engine_opts){ .max_context = 300000, .max_running = 4, .drafts = 2 }, (ds_engine_stub){ .drafts = 3, .seed = 3 });
-    ds_engine_request q = simple(500, 250000);
+    ds_gen_request q = simple(500, 250000);
     ds_event ev[64];
     uint64_t id, tokens = 0;
     ds_err err;
@@ -253,7 +253,7 @@ static void cancelled_in_every_state(void **state)
                                                    .step_tokens = 300,
                                                    .drafts = 3 },
                                 (ds_engine_stub){ .drafts = 3, .verify = true });
-            ds_engine_request q = simple(2000, 50), other = simple(150, 400);
+            ds_gen_request q = simple(2000, 50), other = simple(150, 400);
             uint64_t id[3];
             ds_event end;
             uint32_t tokens;
@@ -290,7 +290,7 @@ static void destroyed_in_every_state(void **state)
     for (int turns = 0; turns < 20; turns++) {
         ds_engine *e =
             make(&(ds_engine_opts){ .max_context = 3000, .max_running = 2, .step_tokens = 300 }, (ds_engine_stub){ .verify = true });
-        ds_engine_request q = simple(1000, 50);
+        ds_gen_request q = simple(1000, 50);
         uint64_t id;
         ds_err err;
         q.n = 2;
@@ -305,7 +305,7 @@ static void destroyed_in_every_state(void **state)
 static void deadlines(void **state)
 {
     ds_engine *e = make(&(ds_engine_opts){ .max_context = 100000, .max_running = 1 }, (ds_engine_stub){ .step_ns = 200000 });
-    ds_engine_request q = simple(10, 90000);
+    ds_gen_request q = simple(10, 90000);
     uint64_t id[2];
     uint32_t tokens;
     ds_event end;
@@ -326,9 +326,9 @@ static void deadlines(void **state)
     ds_engine_destroy(e);
 }
 
-static int32_t scripted(void *ctx, void *user, uint32_t sample, uint32_t index)
+static int32_t scripted(void *ctx, uint64_t tag, uint32_t sample, uint32_t index)
 {
-    const int32_t *script = user;
+    const int32_t *script = (const int32_t *)(uintptr_t)tag;
     (void)ctx;
     (void)sample;
     return script[index];
@@ -354,7 +354,7 @@ static void stop_strings(void **state)
     for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
         ds_engine *e = make(&(ds_engine_opts){ .max_context = 1000, .token_bytes = token_bytes, .drafts = 2 },
                             (ds_engine_stub){ .token = scripted, .drafts = 2, .seed = c });
-        ds_engine_request q = simple(3, 6);
+        ds_gen_request q = simple(3, 6);
         uint64_t id;
         ds_event ev[16];
         uint32_t n_tokens = 0;
@@ -362,7 +362,7 @@ static void stop_strings(void **state)
         ds_err err;
         q.stop = cases[c].stop;
         q.n_stop = cases[c].n_stop;
-        q.user = (void *)(uintptr_t)cases[c].script;
+        q.tag = (uintptr_t)cases[c].script;
         assert_ok(ds_engine_add(e, &q, &id, &err));
         while (ds_engine_run(e))
             ;
@@ -385,7 +385,7 @@ static void stop_ids_and_lengths(void **state)
 {
     ds_engine *e = make(&(ds_engine_opts){ .max_context = 200 }, (ds_engine_stub){ .token = counting });
     int32_t stops[] = { 7, 5 };
-    ds_engine_request q = simple(150, 1000);
+    ds_gen_request q = simple(150, 1000);
     uint64_t id;
     uint32_t tokens;
     ds_event end;
@@ -420,7 +420,7 @@ static void prompts_of_any_length(void **state)
                             (ds_engine_stub){ .drafts = 3, .verify = true });
         for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++)
             for (uint32_t turn = 0; turn < 2; turn++) { /* the second one hits */
-                ds_engine_request q = simple(lengths[i], 300);
+                ds_gen_request q = simple(lengths[i], 300);
                 uint32_t tokens, most = lengths[i] > 134 ? (lengths[i] - 134) / 128 * 128 : 0, cached = 0;
                 uint64_t id, h = 0, n = 0;
                 ds_event ev[64];
@@ -465,7 +465,7 @@ static void a_tenant_sees_only_its_own_prefixes(void **state)
 
     (void)state;
     for (int i = 0; i < 6; i++) {
-        ds_engine_request q = simple(700, 2);
+        ds_gen_request q = simple(700, 2);
         ds_event ev[8];
         uint64_t id;
         ds_err err;
@@ -491,8 +491,8 @@ static void pictures_are_part_of_the_key(void **state)
 
     (void)state;
     for (int i = 0; i < 5; i++) {
-        ds_engine_image image = { .pos = 200, .n = n[i], .embedding = (const float *)ids, .digest = { digest[i] } };
-        ds_engine_request q = simple(700, 2);
+        ds_gen_image image = { .pos = 200, .n = n[i], .embedding = (const float *)ids, .digest = { digest[i] } };
+        ds_gen_request q = simple(700, 2);
         ds_event ev[8];
         uint64_t id;
         ds_err err;
@@ -521,9 +521,9 @@ static void better_priorities_first(void **state)
 
     (void)state;
     for (uint32_t i = 0; i < 6; i++) {
-        ds_engine_request q = simple(10, 5);
+        ds_gen_request q = simple(10, 5);
         q.priority = i % 3;
-        q.user = (void *)(uintptr_t)i;
+        q.cookie = i;
         assert_ok(ds_engine_add(e, &q, &id[i], &err));
     }
     for (bool more = true; more || n < 6;) {
@@ -532,7 +532,7 @@ static void better_priorities_first(void **state)
         got = ds_engine_poll(e, ev, 8);
         for (size_t i = 0; i < got; i++)
             if (ev[i].kind == DS_EV_END)
-                order[n++] = (uint32_t)(uintptr_t)ev[i].user;
+                order[n++] = (uint32_t)ev[i].cookie;
     }
     for (uint32_t i = 0; i < 6; i++)
         assert_int_equal(order[i], i < 2 ? 3 * i : i < 4 ? 1 + 3 * (i - 2) : 2 + 3 * (i - 4));
@@ -542,7 +542,7 @@ static void better_priorities_first(void **state)
 static void waiting_is_worth_a_priority(void **state)
 {
     ds_engine *e = make(&(ds_engine_opts){ .max_context = 1000, .max_running = 1, .ageing_ms = 5 }, (ds_engine_stub){ .step_ns = 100000 });
-    ds_engine_request q = simple(10, 20);
+    ds_gen_request q = simple(10, 20);
     uint64_t low, id, served = 0;
     ds_event ev[8];
     bool done = false;
@@ -573,8 +573,8 @@ static void chunks_keep_to_the_budget(void **state)
 {
     ds_engine *e = make(&(ds_engine_opts){ .max_context = 100000, .max_running = 4, .step_tokens = 4096, .target_tbt_us = 3000 },
                         (ds_engine_stub){ .step_ns = 500000, .row_ns = 2000 });
-    ds_engine_request chat = simple(50, 400), longer = simple(40000, 5);
-    ds_engine_stats st;
+    ds_gen_request chat = simple(50, 400), longer = simple(40000, 5);
+    ds_gen_stats st;
     uint64_t id, above = 0;
     ds_event ev[64];
     ds_err err;
@@ -589,7 +589,7 @@ static void chunks_keep_to_the_budget(void **state)
         ds_engine_poll(e, ev, 64);
     ids[0] = 0;
     ds_engine_stats_get(e, &st);
-    for (int i = 13; i < DS_ENGINE_HIST; i++) /* 8 ms and above */
+    for (int i = 13; i < DS_GEN_HIST; i++) /* 8 ms and above */
         above += st.step_prefill.bucket[i];
     assert_true(st.step_prefill.n > 30);
     assert_int_equal(above, 0);
@@ -602,7 +602,7 @@ static void nobody_waits_for_those_behind(void **state)
 {
     ds_engine *e = make(&(ds_engine_opts){ .max_context = 1000, .max_running = 1, .saved_states = 2, .ageing_ms = 1000000 },
                         (ds_engine_stub){ .verify = true });
-    ds_engine_request low = simple(300, 40), high = simple(300, 3);
+    ds_gen_request low = simple(300, 40), high = simple(300, 3);
     uint32_t ends = 0;
     ds_event ev[64];
     uint64_t id;
@@ -636,8 +636,8 @@ static void nobody_waits_for_those_behind(void **state)
 static void statistics_add_up(void **state)
 {
     ds_engine *e = make(&(ds_engine_opts){ .max_context = 3000, .drafts = 2 }, (ds_engine_stub){ .drafts = 2, .verify = true });
-    ds_engine_request q = simple(700, 50);
-    ds_engine_stats st;
+    ds_gen_request q = simple(700, 50);
+    ds_gen_stats st;
     ds_event ev[64];
     uint64_t id;
     ds_err err;
@@ -688,8 +688,8 @@ static void accepted(void *ctx, uint32_t sample, int32_t token)
 static void masks(void **state)
 {
     ds_engine *e = make(&(ds_engine_opts){ .max_context = 3000, .drafts = 2 }, (ds_engine_stub){ .drafts = 2 });
-    ds_engine_grammar g = { .ctx = &g, .mask = odd_only, .accept = accepted };
-    ds_engine_request q = simple(700, 50);
+    ds_gen_grammar g = { .ctx = &g, .mask = odd_only, .accept = accepted };
+    ds_gen_request q = simple(700, 50);
     uint32_t tokens;
     uint64_t id;
     ds_event end;
@@ -711,8 +711,8 @@ static void nothing_is_called_after_the_end(void **state)
     (void)state;
     for (int turns = 1; turns < 12; turns++) {
         ds_engine *e = make(&(ds_engine_opts){ .max_context = 3000, .step_tokens = 200 }, (ds_engine_stub){ 0 });
-        ds_engine_grammar g = { .ctx = &g, .mask = odd_only, .accept = accepted };
-        ds_engine_request q = simple(500, 50);
+        ds_gen_grammar g = { .ctx = &g, .mask = odd_only, .accept = accepted };
+        ds_gen_request q = simple(500, 50);
         uint32_t tokens, calls;
         uint64_t id;
         ds_event end;

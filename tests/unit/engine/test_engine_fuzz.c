@@ -45,7 +45,7 @@ static shadow known[MAX_LIVE];
 static int32_t prefix[PREFIXES][4096];
 static int32_t prompt[4096];
 static uint64_t n_ended;
-static ds_engine_stats sum; /* what all rounds together did: a fuzzer that never preempts proves nothing about preemption */
+static ds_gen_stats sum; /* what all rounds together did: a fuzzer that never preempts proves nothing about preemption */
 
 static const char *token_bytes(void *ctx, int32_t id, size_t *n)
 {
@@ -100,7 +100,7 @@ static void add(ds_engine *e)
 {
     static const char *const stops[] = { "AB", "zz" };
     shadow *k = NULL;
-    ds_engine_request q = { .sampling = DS_ENGINE_SAMPLING_DEFAULT };
+    ds_gen_request q = { .sampling = DS_GEN_SAMPLING_DEFAULT };
     int32_t stop_ids[] = { STOP_ID };
     uint32_t context = e->o.max_context, shared;
     ds_err err;
@@ -140,7 +140,7 @@ static void add(ds_engine *e)
     q.logprobs = chance(5);
     q.n_top = rnd(3);
     q.deadline_us = chance(5) ? 1 + rnd(3000) : 0;
-    q.user = k;
+    q.cookie = (uintptr_t)k;
     k->has_deadline = q.deadline_us != 0;
     rc = ds_engine_add(e, &q, &k->id, &err);
     if (rc != DS_OK && rc != DS_E_AGAIN)
@@ -200,7 +200,8 @@ static void got_end(shadow *k, const ds_event *ev)
             stop("no deadline was given");
         break;
     case DS_ENDED_FAILED:
-        stop("failed");
+    case DS_ENDED_LOST:
+        stop("failed or lost");
     }
     for (uint32_t i = 0; i < k->n; i++)
         all = all && k->s[i].ended;
@@ -216,7 +217,7 @@ static void poll_some(ds_engine *e, size_t cap)
     size_t n = ds_engine_poll(e, ev, cap < 64 ? cap : 64);
 
     for (size_t i = 0; i < n; i++) {
-        shadow *k = ev[i].user;
+        shadow *k = (shadow *)(uintptr_t)ev[i].cookie;
         if (!k->live || ev[i].request != k->id || ev[i].sample >= k->n)
             stop("an event of an unknown request");
         switch (ev[i].kind) {
@@ -248,11 +249,11 @@ static void check(ds_engine *e)
 
 static void add_up(ds_engine *e)
 {
-    ds_engine_stats st;
+    ds_gen_stats st;
     uint64_t *to = &sum.accepted, *from = &st.accepted;
 
     ds_engine_stats_get(e, &st);
-    for (size_t i = 0; i < (sizeof st - offsetof(ds_engine_stats, accepted)) / sizeof *to; i++)
+    for (size_t i = 0; i < (sizeof st - offsetof(ds_gen_stats, accepted)) / sizeof *to; i++)
         to[i] += from[i];
 }
 

@@ -115,18 +115,18 @@ static void add(ds_engine *e, request *r, uint32_t i)
 {
     ds_err err;
     uint64_t id;
-    ds_engine_request q = { .prompt = r->prompt,
-                            .n_prompt = r->n_prompt,
-                            .max_tokens = r->max_tokens,
-                            .n = r->n,
-                            .sampling = DS_ENGINE_SAMPLING_DEFAULT,
-                            .logprobs = true,
-                            .priority = r->priority,
-                            .stop_ids = r->stop,
-                            .n_stop_ids = r->n_stop,
-                            .min_tokens = r->min_tokens,
-                            .reproducible = r->reproducible,
-                            .user = r };
+    ds_gen_request q = { .prompt = r->prompt,
+                         .n_prompt = r->n_prompt,
+                         .max_tokens = r->max_tokens,
+                         .n = r->n,
+                         .sampling = DS_GEN_SAMPLING_DEFAULT,
+                         .logprobs = true,
+                         .priority = r->priority,
+                         .stop_ids = r->stop,
+                         .n_stop_ids = r->n_stop,
+                         .min_tokens = r->min_tokens,
+                         .reproducible = r->reproducible,
+                         .cookie = (uintptr_t)r };
 
     q.sampling.temperature = r->temperature;
     q.sampling.repetition_penalty = r->penalty;
@@ -142,7 +142,7 @@ static void take_events(ds_engine *e)
 
     while ((n = ds_engine_poll(e, ev, 32)) > 0)
         for (size_t i = 0; i < n; i++) {
-            request *r = ev[i].user;
+            request *r = (request *)(uintptr_t)ev[i].cookie;
             uint32_t s = ev[i].sample;
             if (ev[i].kind == DS_EV_START) {
                 r->cached = ev[i].start.cached;
@@ -196,7 +196,7 @@ static void compare(const request *r, uint32_t n, const char *how)
         }
 }
 
-static void together(request *r, uint32_t n, ds_engine_opts o, ds_pool *pool, const char *how, ds_engine_stats *st)
+static void together(request *r, uint32_t n, ds_engine_opts o, ds_pool *pool, const char *how, ds_gen_stats *st)
 {
     ds_engine *e = make_engine(o, pool);
 
@@ -215,7 +215,7 @@ static void together(request *r, uint32_t n, ds_engine_opts o, ds_pool *pool, co
 static void no_drafts(void)
 {
     request r[N_REQ];
-    ds_engine_stats st;
+    ds_gen_stats st;
     ds_engine *e;
     ds_err err;
 
@@ -263,10 +263,10 @@ static void any_number_of_threads(void **state)
 }
 
 /* Drafts as the test wants them: the first `depth` are what comes, the next one isn't. */
-static void force_depth(void *ctx, void *user, uint32_t sample, uint32_t index, int32_t *drafts, uint32_t n)
+static void force_depth(void *ctx, uint64_t cookie, uint32_t sample, uint32_t index, int32_t *drafts, uint32_t n)
 {
     const uint32_t *depth = ctx;
-    const request *r = user;
+    const request *r = (const request *)(uintptr_t)cookie;
 
     for (uint32_t i = 0; i < n && index + 1 + i < r->n_want[sample]; i++)
         drafts[i] = i < *depth ? r->want[sample][index + 1 + i] : (r->want[sample][index + 1 + i] + 1) % (int32_t)vocab;
@@ -288,7 +288,7 @@ static void drafts_kept_to_any_depth(void **state)
         for (uint32_t depth = 0; depth <= drafts; depth++) {
             ds_engine *e = make_engine(
                 (ds_engine_opts){ .mode = (ds_engine_mode)mode, .drafts = (int)drafts, .verify_rows = depth % 2 ? 64 : 11 }, NULL);
-            ds_engine_stats st;
+            ds_gen_stats st;
             ds_backend_cpu_hook(e->dev, force_depth, &depth);
             for (uint32_t i = 0; i < N_REQ; i++)
                 add(e, &r[i], i);
@@ -352,7 +352,7 @@ static void preempted_or_not(void **state)
     (void)state;
     for (int mode = 0; mode < 2; mode++) {
         request r[N_REQ];
-        ds_engine_stats st;
+        ds_gen_stats st;
         ds_engine *e;
         make_requests(r, 9);
         for (uint32_t i = 0; i < N_REQ; i++) {
@@ -466,7 +466,7 @@ static void hits_by_replay(void **state)
     ds_engine *e = make_engine((ds_engine_opts){ .mode = DS_ENGINE_CED }, NULL);
     request r = { .n_prompt = 400, .max_tokens = 8, .temperature = 0.0, .penalty = 1.0, .n = 1, .prompt = random_prompt(400, 4) };
     int32_t again[MAX_OUT];
-    ds_engine_stats st;
+    ds_gen_stats st;
 
     (void)state;
     for (int turn = 0; turn < 3; turn++) {
@@ -533,7 +533,7 @@ static void waiting_for_a_prefix(void **state)
     (void)state;
     for (int mode = 0; mode < 2; mode++) {
         request r[4];
-        ds_engine_stats st;
+        ds_gen_stats st;
         int32_t *base = random_prompt(600, 21);
         for (uint32_t i = 0; i < 4; i++) {
             r[i] = (request){ .n_prompt = 420 + 30 * i,
@@ -617,17 +617,17 @@ static void no_pictures(const int32_t *prompt, uint32_t n)
 {
     ds_engine *e = make_engine((ds_engine_opts){ 0 }, NULL);
     float *cell = calloc(ds_model_config(model)->hidden_size, sizeof *cell);
-    ds_engine_image image = { .pos = 1, .n = 1, .embedding = cell };
+    ds_gen_image image = { .pos = 1, .n = 1, .embedding = cell };
 
     for (int k = 0; k < 2; k++) {
         request r = { .n = 1 };
-        ds_engine_request q = { .prompt = prompt,
-                                .n_prompt = n,
-                                .max_tokens = 2,
-                                .sampling = DS_ENGINE_SAMPLING_DEFAULT,
-                                .images = &image,
-                                .n_images = k == 0,
-                                .user = &r };
+        ds_gen_request q = { .prompt = prompt,
+                             .n_prompt = n,
+                             .max_tokens = 2,
+                             .sampling = DS_GEN_SAMPLING_DEFAULT,
+                             .images = &image,
+                             .n_images = k == 0,
+                             .cookie = (uintptr_t)&r };
         uint64_t id;
         ds_err err;
         assert_ok(ds_engine_add(e, &q, &id, &err));
@@ -667,14 +667,14 @@ static void pictures(void **state)
             for (int turn = 0; turn < 4; turn++) {
                 int which = turn == 2;
                 request r = { .n = 1 };
-                ds_engine_image image = { .pos = POS, .n = LEN, .embedding = cells[which], .digest = { (uint8_t)which } };
-                ds_engine_request q = { .prompt = prompt,
-                                        .n_prompt = N,
-                                        .max_tokens = OUT,
-                                        .sampling = DS_ENGINE_SAMPLING_DEFAULT,
-                                        .images = &image,
-                                        .n_images = 1,
-                                        .user = &r };
+                ds_gen_image image = { .pos = POS, .n = LEN, .embedding = cells[which], .digest = { (uint8_t)which } };
+                ds_gen_request q = { .prompt = prompt,
+                                     .n_prompt = N,
+                                     .max_tokens = OUT,
+                                     .sampling = DS_GEN_SAMPLING_DEFAULT,
+                                     .images = &image,
+                                     .n_images = 1,
+                                     .cookie = (uintptr_t)&r };
                 uint64_t id;
                 ds_err err;
                 for (uint32_t i = 0; i < LEN; i++)
@@ -707,20 +707,20 @@ static void drafts_keep_the_distribution(void **state)
     uint32_t seen[TEXTS] = { 0 }, node[64] = { 0 }, total = 0;
     bool known[TEXTS] = { false };
     ds_engine *e;
-    ds_engine_stats st;
+    ds_gen_stats st;
 
     (void)state; /* a model without draft blocks draws as well */
     e = make_engine((ds_engine_opts){ .drafts = (int)drafts, .max_running = 16, .mode = DS_ENGINE_EXACT }, NULL);
     for (uint32_t first = 0; first < N; first += 50) {
         bool more;
         for (uint32_t i = 0; i < 50; i++) {
-            ds_engine_request q = { .prompt = prompt,
-                                    .n_prompt = 40,
-                                    .max_tokens = DEEP,
-                                    .sampling = DS_ENGINE_SAMPLING_DEFAULT,
-                                    .logprobs = true,
-                                    .n_top = 2,
-                                    .user = &node[i] };
+            ds_gen_request q = { .prompt = prompt,
+                                 .n_prompt = 40,
+                                 .max_tokens = DEEP,
+                                 .sampling = DS_GEN_SAMPLING_DEFAULT,
+                                 .logprobs = true,
+                                 .n_top = 2,
+                                 .cookie = (uintptr_t)&node[i] };
             uint64_t id;
             ds_err err;
             q.sampling.top_k = 2;
@@ -733,7 +733,7 @@ static void drafts_keep_the_distribution(void **state)
             more = ds_engine_run(e);
             while (ds_engine_poll(e, &ev, 1))
                 if (ev.kind == DS_EV_TOKEN) {
-                    uint32_t *at = ev.user;
+                    uint32_t *at = (uint32_t *)(uintptr_t)ev.cookie;
                     if (!known[*at]) {
                         double a = exp((double)ev.token.top[0].logprob), b = exp((double)ev.token.top[1].logprob);
                         known[*at] = true;
@@ -770,7 +770,7 @@ static void drafts_keep_the_distribution(void **state)
 static void memory_plan(void **state)
 {
     ds_engine_opts o = { .max_context = 4096, .max_running = 4 };
-    ds_engine_plan whole, p;
+    ds_gen_plan whole, p;
     const char *at;
     uint32_t fits;
     ds_err err;
@@ -804,9 +804,9 @@ static void memory_plan(void **state)
 static ds_rc create_and_add(void *ctx, ds_err *err)
 {
     static const int32_t prompt[] = { 1, 2, 3 };
-    ds_engine_bias bias = { 3, 1.0f };
-    ds_engine_request q = {
-        .prompt = prompt, .n_prompt = 3, .max_tokens = 2, .n = 2, .sampling = DS_ENGINE_SAMPLING_DEFAULT, .bias = &bias, .n_bias = 1
+    ds_gen_bias bias = { 3, 1.0f };
+    ds_gen_request q = {
+        .prompt = prompt, .n_prompt = 3, .max_tokens = 2, .n = 2, .sampling = DS_GEN_SAMPLING_DEFAULT, .bias = &bias, .n_bias = 1
     };
     ds_engine *e;
     ds_event ev;

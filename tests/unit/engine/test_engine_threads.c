@@ -34,12 +34,12 @@ static void *client(void *arg)
     int32_t prompt[300];
 
     for (uint32_t i = 0; i < EACH; i++) {
-        ds_engine_request q = { .prompt = prompt,
-                                .n_prompt = 1 + (rnd = rnd * 1664525u + 1013904223u) % 300,
-                                .max_tokens = 1 + i % 7,
-                                .n = 1 + i % 2,
-                                .sampling = DS_ENGINE_SAMPLING_DEFAULT,
-                                .user = &notes[me][i] };
+        ds_gen_request q = { .prompt = prompt,
+                             .n_prompt = 1 + (rnd = rnd * 1664525u + 1013904223u) % 300,
+                             .max_tokens = 1 + i % 7,
+                             .n = 1 + i % 2,
+                             .sampling = DS_GEN_SAMPLING_DEFAULT,
+                             .cookie = (uintptr_t)&notes[me][i] };
         uint64_t id;
         ds_err err;
         ds_rc rc;
@@ -52,7 +52,7 @@ static void *client(void *arg)
         if (rc != DS_OK)
             abort();
         if (i % 5 == me) {
-            ds_engine_stats st;
+            ds_gen_stats st;
             usleep(i % 3 * 50);
             notes[me][i].cancelled = true;
             ds_engine_cancel(e, id);
@@ -72,7 +72,7 @@ static void *reader(void *arg)
         ds_engine_wait(e, 10);
         n = ds_engine_poll(e, ev, 16);
         for (size_t i = 0; i < n; i++) {
-            note *k = ev[i].user;
+            note *k = (note *)(uintptr_t)ev[i].cookie;
             if (ev[i].kind == DS_EV_TOKEN)
                 atomic_fetch_add(&k->tokens, 1);
             if (ev[i].kind == DS_EV_END) {
@@ -93,6 +93,7 @@ static void run_clients(void)
     memset(notes, 0, sizeof notes);
     atomic_store(&open_requests, 0);
     atomic_store(&adding, CLIENTS);
+    ds_engine_wake_by(e, wake, NULL);
     assert_ok(ds_engine_start(e, &err));
     assert_int_equal(pthread_create(&r, NULL, reader, NULL), 0);
     for (uintptr_t i = 0; i < CLIENTS; i++)
@@ -119,9 +120,8 @@ static void clients_of_a_stub(void **state)
 
     (void)state;
     vocab = VOCAB_STUB;
-    assert_ok(ds_engine_create_stub(
-        &e, &(ds_engine_stub){ .vocab = vocab, .drafts = 3, .step_ns = 20000 },
-        &(ds_engine_opts){ .max_context = 600, .max_requests = 20, .wake = wake, .drafts = DS_ENGINE_DRAFTS_AUTO }, &err));
+    assert_ok(ds_engine_create_stub(&e, &(ds_engine_stub){ .vocab = vocab, .drafts = 3, .step_ns = 20000 },
+                                    &(ds_engine_opts){ .max_context = 600, .max_requests = 20, .drafts = DS_ENGINE_DRAFTS_AUTO }, &err));
     run_clients();
     ds_engine_destroy(e);
 }
@@ -135,8 +135,8 @@ static void clients_of_a_model(void **state)
     (void)state;
     vocab = ds_model_config(m)->vocab_size;
     assert_ok(ds_pool_create(&pool, &(ds_pool_opts){ .n_threads = 2 }, &err));
-    assert_ok(ds_engine_create(
-        &e, m, pool, &(ds_engine_opts){ .max_context = 600, .max_requests = 20, .wake = wake, .drafts = DS_ENGINE_DRAFTS_AUTO }, &err));
+    assert_ok(
+        ds_engine_create(&e, m, pool, &(ds_engine_opts){ .max_context = 600, .max_requests = 20, .drafts = DS_ENGINE_DRAFTS_AUTO }, &err));
     run_clients();
     ds_engine_destroy(e);
     ds_pool_destroy(pool);
@@ -157,9 +157,7 @@ static void a_cancel_is_quick(void **state)
                                     &(ds_engine_opts){ .max_context = 70000, .max_running = 1 }, &err));
     assert_ok(ds_engine_start(e, &err));
     for (int k = 0; k < 3;) { /* prefilling, waiting behind it, decoding */
-        ds_engine_request q = {
-            .prompt = prompt, .n_prompt = k == 2 ? 5 : 60000, .max_tokens = 5000, .sampling = DS_ENGINE_SAMPLING_DEFAULT
-        };
+        ds_gen_request q = { .prompt = prompt, .n_prompt = k == 2 ? 5 : 60000, .max_tokens = 5000, .sampling = DS_GEN_SAMPLING_DEFAULT };
         uint64_t id, first = 0, begin;
         ds_event ev;
         prompt[0] = k;

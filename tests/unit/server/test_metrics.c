@@ -2,7 +2,7 @@
 
 #include "server/metrics.h"
 
-static ds_buf page(const char *prefix, const char *model, const ds_engine_stats *engine, const ds_engine_plan *plan)
+static ds_buf page(const char *prefix, const char *model, const ds_gen_stats *engine, const ds_gen_plan *plan)
 {
     ds_metrics m = { .prompt_tokens = 7, .refused[DS_REFUSED_QUOTA] = 3, .preparing = 2 };
     ds_buf b = { 0 };
@@ -23,8 +23,8 @@ static void has(const ds_buf *b, const char *line)
 /* Every line is a comment or `name{model_name="…"[,label="value"]} number`, after a HELP and a TYPE of its name, which come once. */
 static void lines_are_well_formed(void **state)
 {
-    ds_engine_stats e = { .waiting = 5, .parked = 1, .prefilling = 1, .running = 2 };
-    ds_engine_plan plan = { .total = 10, .kv = 4 };
+    ds_gen_stats e = { .waiting = 5, .parked = 1, .prefilling = 1, .running = 2 };
+    ds_gen_plan plan = { .total = 10, .kv = 4 };
     ds_buf b = page("vllm:", "m", &e, &plan);
     char *save, family[100] = "", *copy = strdup(ds_buf_str(&b));
     size_t n = 0;

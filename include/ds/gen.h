@@ -1,0 +1,277 @@
+/* A generator: where prompts go in and tokens come out, whatever is behind it.
+ *
+ * Two things are here: what goes in and comes out (requests, events, statistics, the memory plan), and a table of functions with a handle that stands
+ * for one engine in this process (ds_engine_gen, ds/engine.h), for several of them (ds_gen_many), or for what is yet to come behind a wire.
+ * Whoever serves requests holds a `ds_gen` and knows no engine.
+ *
+ *   ds_gen_add             one request; its answer is what events say
+ *   ds_gen_poll            what happened, copied out: tokens and ends. ds_gen_wake_by and ds_gen_wait say when to look
+ *   ds_gen_cancel          ends a request in whatever state it is
+ *   ds_gen_finish_sample   ends one sample of it
+ *   ds_gen_drain           no new requests; finish those there are
+ *   ds_gen_stats, _plan    of each engine behind it
+ *
+ * What a caller may rely on
+ *   - Every request that add() accepted ends with exactly one DS_EV_END for each of its samples, also when the engine behind it is gone; each token is
+ *     reported once, in order, before it. Events of different requests come in any order.
+ *   - What add() can know at once it answers at once. What only a distant engine knows (its queue is full, it doesn't like a value) may come as an end:
+ *     DS_ENDED_FAILED with the code that add() would have returned, and no START or token before it.
+ *   - An id is given by add() without asking anybody, and is never used again within any time that matters.
+ *   - After a sample's DS_EV_END nothing of the caller's is used for it any more: no callback runs, no embedding is read.
+ *   - No function waits for an engine, except wait().
+ *
+ * Threads: all functions from any thread at any time, poll from one at a time; wake_by before the first add. Callbacks of a request run on threads of the
+ * engine and must not call the generator.   Memory: a generator's functions take none but what add says. */
+#ifndef DS_GEN_H
+#define DS_GEN_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <ds/err.h>
+
+/* ---- requests ------------------------------------------------------------------------------------------------------------------------------ */
+
+#define DS_GEN_PRIORITIES 8 /* 0 = first served .. 7 */
+
+typedef struct {
+    double temperature;                         /* >= 0; 0 = greedy */
+    double top_p;                               /* (0, 1]; 1 = off */
+    double min_p;                               /* [0, 1]; 0 = off */
+    uint32_t top_k;                             /* 0 = off */
+    double repetition_penalty;                  /* > 0; 1 = off */
+    double presence_penalty, frequency_penalty; /* 0 = off */
+    uint64_t seed;                              /* sample k draws with seed + k * seed_step */
+    uint64_t seed_step;                         /* 0 = 1 */
+} ds_gen_sampling;
+
+#define DS_GEN_SAMPLING_DEFAULT ((ds_gen_sampling){ .temperature = 1.0, .top_p = 1.0, .repetition_penalty = 1.0 })
+
+typedef struct {
+    uint32_t id;
+    float bias; /* added to the logit; -100 or less forbids */
+} ds_gen_bias;
+
+/* Allowed tokens of constrained decoding. For each sample: mask() before a draw, accept() after it, strictly alternating, each token once
+ * and in order; what is accepted is never taken back. Called on device threads, never two at once for one sample. A draft that mask()
+ * forbids ends the verified prefix. */
+typedef struct {
+    void *ctx;
+    /* Sets bit i % 32 of words[i / 32] for every allowed token (all bits are clear before). False: everything is allowed. */
+    bool (*mask)(void *ctx, uint32_t sample, uint32_t *words);
+    void (*accept)(void *ctx, uint32_t sample, int32_t token);
+} ds_gen_grammar;
+
+/* An image span: the positions pos .. pos + n - 1 of the prompt. */
+typedef struct {
+    uint32_t pos, n;
+    const float *embedding; /* [n][hidden_size]; borrowed until the request's last event has been polled */
+    uint8_t digest[32];     /* of what the embedding was made from: goes into the prefix cache's keys */
+} ds_gen_image;
+
+typedef struct {
+    const int32_t *prompt; /* copied */
+    uint32_t n_prompt;     /* >= 1, and room for one token after it */
+    uint32_t max_tokens;   /* >= 1; the context may end a text before */
+    uint32_t min_tokens;   /* <= max_tokens: stop_ids aren't drawn before, unless nothing else is allowed */
+    uint32_t n;            /* samples; 0 = 1 */
+    ds_gen_sampling sampling;
+    const ds_gen_bias *bias;
+    size_t n_bias;
+    const int32_t *stop_ids;  /* end the text; counted, not reported */
+    size_t n_stop_ids;        /* <= 16 */
+    const char *const *stop;  /* strings; the text ends before the first byte of the first that is complete */
+    const size_t *stop_bytes; /* lengths, each 1..256; NULL: they are NUL-terminated */
+    size_t n_stop;            /* <= 16 */
+    bool logprobs;
+    uint32_t n_top;             /* 0..20 */
+    uint32_t priority;          /* 0 = first served .. 7 */
+    uint64_t deadline_us;       /* from now; 0 = none. Then the request ends with DS_ENDED_DEADLINE */
+    const char *cache_domain;   /* requests share cached prefixes only within a domain; NULL = the common one */
+    const char *cache_salt;     /* the same, chosen by the client; NULL = none */
+    bool no_cache;              /* neither use nor leave cached prefixes */
+    bool reproducible;          /* a prefix hit gives the bits of a cold run: never by replay, nor on what a replay left */
+    const ds_gen_image *images; /* copied; in order, not overlapping */
+    size_t n_images;
+    const ds_gen_grammar *grammar; /* copied; NULL = none */
+    uint64_t cookie;               /* comes back in every event; means something to the caller alone and never leaves its process */
+    uint64_t tag;                  /* an engine without a model hands it to its token function; others don't look at it */
+} ds_gen_request;
+
+/* ---- events -------------------------------------------------------------------------------------------------------------------------------- */
+
+typedef enum {
+    DS_EV_START, /* a sample's prompt is being computed: n_prompt, cached, replayed */
+    DS_EV_TOKEN,
+    DS_EV_END,
+} ds_event_kind;
+
+typedef enum {
+    DS_ENDED_STOP_ID,
+    DS_ENDED_STOP_STRING,
+    DS_ENDED_LENGTH,   /* max_tokens, or the end of the context */
+    DS_ENDED_CANCELED, /* cancel, finish_sample, destroy */
+    DS_ENDED_DEADLINE,
+    DS_ENDED_FAILED, /* `rc` says: DS_E_AGAIN, DS_E_ARG, DS_E_NOMEM: refused after all, as add would have; else the model gave values that aren't
+                        finite, or a mask forbade everything */
+    DS_ENDED_LOST, /* the engine behind it is gone; what was reported is right, what would have followed never comes */
+} ds_end_reason;
+enum { DS_N_ENDED = DS_ENDED_LOST + 1 };
+
+typedef struct {
+    int32_t id;
+    float logprob;
+} ds_gen_logprob;
+
+typedef struct {
+    ds_event_kind kind;
+    uint32_t sample;
+    uint64_t request;
+    uint64_t cookie;
+    union {
+        struct {
+            uint32_t n_prompt;
+            uint32_t cached;   /* a multiple of 128, at most n_prompt - 134 */
+            uint32_t replayed; /* of the cached ones, computed again for window state */
+            uint64_t queued_us;
+        } start;
+        struct {
+            int32_t id;
+            uint32_t index;      /* 0, 1, 2, … */
+            uint32_t held_bytes; /* trailing bytes of the text so far that a stop string may still swallow */
+            float logprob;       /* natural logarithm, of the raw logits; 0 when none were asked for */
+            uint32_t n_top;
+            uint64_t readable_us;   /* on the monotonic clock: since when this, or an older token read with it, could be read */
+            ds_gen_logprob top[20]; /* best first; id -1: the vocabulary is smaller */
+        } token;
+        struct {
+            ds_end_reason reason;
+            ds_rc rc;
+            int32_t stop_id;                /* STOP_ID: which */
+            uint32_t stop;                  /* STOP_STRING: which */
+            uint32_t cut_bytes;             /* STOP_STRING: this many trailing bytes of the text don't belong to it */
+            uint32_t n_tokens;              /* reported */
+            uint32_t completion_tokens;     /* n_tokens, and the stop id */
+            uint32_t drafted, accepted;     /* drafts verified for it and kept */
+            uint64_t prefill_us, decode_us; /* from START to the first token; from there to the end */
+            bool last;                      /* of the request's samples: its id is gone now */
+        } end;
+    };
+} ds_event;
+
+/* ---- statistics ---------------------------------------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    uint32_t kv_blocks, state_slots, saved_states, max_context, max_running, step_tokens;
+    uint64_t block_bytes, slot_bytes;
+    uint64_t kv, states, tails, tables, buffers, host, total; /* bytes */
+    uint64_t kv_tokens;                                       /* that all blocks together hold */
+} ds_gen_plan;
+
+#define DS_GEN_HIST 32 /* bucket i: [2^i, 2^(i+1)) microseconds, the first also what is below, the last what is above */
+#define DS_GEN_MAX_DRAFTS 15
+
+typedef struct {
+    uint64_t n, sum_us;
+    uint64_t bucket[DS_GEN_HIST];
+} ds_gen_hist;
+
+typedef struct {
+    /* now */
+    uint32_t waiting, prefilling, running, parked, requests;
+    uint32_t kv_blocks, kv_used, kv_cached; /* cached: kept for hits, free for anyone */
+    uint32_t states, states_used, slots, slots_used;
+    double drafts_per_seq; /* that the controller asks for */
+    double cost[4];        /* a, b, d, e of the fitted step time in us: a + b q + d q c + e q^2 */
+    /* totals */
+    uint64_t accepted, refused_busy, refused_arg;               /* requests, by add's answer */
+    uint64_t ended[DS_N_ENDED];                                 /* samples by ds_end_reason */
+    uint64_t prompt_tokens, computed_tokens, recomputed_tokens; /* rows of prompts; of them again after preemption */
+    uint64_t hit_state_tokens, hit_replay_tokens,
+        replayed_tokens;                    /* cached tokens continued from saved state; by replay; rows that replay cost */
+    uint64_t output_tokens, dropped_tokens; /* reported; computed after the end was known */
+    uint64_t drafted[DS_GEN_MAX_DRAFTS], kept[DS_GEN_MAX_DRAFTS]; /* by position in the block */
+    uint64_t preempted_parked, preempted_recomputed;
+    uint64_t states_saved, states_evicted, blocks_published, blocks_evicted;
+    uint64_t steps, step_rows;
+    uint64_t device_busy_ns, device_idle_ns; /* idle: while there was work */
+    uint64_t host_plan_ns, host_finish_ns, host_publish_ns, draft_ns, sample_ns;
+    /* times */
+    ds_gen_hist queue, ttft, tbt, step_prefill, step_decode, total;
+} ds_gen_stats;
+
+/* ---- the generator ------------------------------------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    ds_rc (*add)(void *h, const ds_gen_request *q, uint64_t *id, ds_err *err);
+    void (*cancel)(void *h, uint64_t id);
+    void (*finish_sample)(void *h, uint64_t id, uint32_t sample);
+    size_t (*poll)(void *h, ds_event *ev, size_t cap);
+    bool (*wait)(void *h, uint32_t timeout_ms);
+    void (*wake_by)(void *h, void (*wake)(void *ctx), void *ctx);
+    bool (*drain)(void *h);
+    uint32_t (*n_engines)(void *h);
+    bool (*stats)(void *h, uint32_t engine, ds_gen_stats *out);
+    bool (*plan)(void *h, uint32_t engine, ds_gen_plan *out);
+} ds_gen_fn;
+
+/* Borrowed from whoever made what is behind it; copy with =. */
+typedef struct {
+    const ds_gen_fn *fn;
+    void *h;
+} ds_gen;
+
+/* DS_OK: *id names the request until its last event has been polled. Any failure: nothing was taken. DS_E_AGAIN: too many requests, or
+ * draining. DS_E_ARG: a value out of range, a prompt that doesn't fit. DS_E_NOMEM. O(prompt). */
+static inline ds_rc ds_gen_add(ds_gen g, const ds_gen_request *q, uint64_t *id, ds_err *err)
+{
+    return g.fn->add(g.h, q, id, err);
+}
+/* Ends all samples of a request, each with DS_ENDED_CANCELED unless it ended before. Ids that are gone are ignored. */
+static inline void ds_gen_cancel(ds_gen g, uint64_t id)
+{
+    g.fn->cancel(g.h, id);
+}
+/* Ends one sample with DS_ENDED_CANCELED soon, keeping what it has (a stop that only the reader of the text can see). */
+static inline void ds_gen_finish_sample(ds_gen g, uint64_t id, uint32_t sample)
+{
+    g.fn->finish_sample(g.h, id, sample);
+}
+/* Copies up to cap events and returns their number: fewer than cap means that there are no more now. */
+static inline size_t ds_gen_poll(ds_gen g, ds_event *ev, size_t cap)
+{
+    return g.fn->poll(g.h, ev, cap);
+}
+/* Waits until poll would give something, for at most timeout_ms (0: looks only). True: it would. */
+static inline bool ds_gen_wait(ds_gen g, uint32_t timeout_ms)
+{
+    return g.fn->wait(g.h, timeout_ms);
+}
+/* wake is called when events become available after there were none, from a thread of the generator's: write to an event loop's descriptor there, and
+ * then poll until it gives fewer events than there was room for. NULL: nobody is called. */
+static inline void ds_gen_wake_by(ds_gen g, void (*wake)(void *ctx), void *ctx)
+{
+    g.fn->wake_by(g.h, wake, ctx);
+}
+/* No new requests from now on. True once all are ended (they may still have events to poll). */
+static inline bool ds_gen_drain(ds_gen g)
+{
+    return g.fn->drain(g.h);
+}
+/* Engines behind it; constant. */
+static inline uint32_t ds_gen_n_engines(ds_gen g)
+{
+    return g.fn->n_engines(g.h);
+}
+/* Of one engine, as far as it has told. False: nothing is known of it, *out is unchanged. */
+static inline bool ds_gen_stats_get(ds_gen g, uint32_t engine, ds_gen_stats *out)
+{
+    return g.fn->stats(g.h, engine, out);
+}
+static inline bool ds_gen_plan_get(ds_gen g, uint32_t engine, ds_gen_plan *out)
+{
+    return g.fn->plan(g.h, engine, out);
+}
+
+#endif
