@@ -1,13 +1,18 @@
 /* Classes of token ids for the Engram tables. (model spec 3.12)
  *
  * Two ids are one class when their texts are equal after folding: NFKC, NFD, no marks, lower case, white space collapsed and stripped. An id whose
- * bytes are no UTF-8 text is keyed by its spelling in the byte alphabet instead, and an id that folds to nothing by its text as it is. */
+ * bytes are no UTF-8 text is keyed by its spelling in the byte alphabet instead, and an id that folds to nothing by its text as it is. Folding is
+ * utf8proc's, whose tables grow with Unicode: a text with a character that Unicode 15.0 doesn't have is keyed as it is, whatever utf8proc knows
+ * of it. For all others normal forms, marks and lower case are the same in every version since (Unicode's stability policies). */
 #include <stdlib.h>
 #include <utf8proc.h>
 
 #include "base/buf.h"
 #include "base/utf8.h"
 #include "token/tokenizer_internal.h"
+
+/* Before that it isn't Unicode 15.0's. */
+_Static_assert(UTF8PROC_VERSION_MAJOR > 2 || (UTF8PROC_VERSION_MAJOR == 2 && UTF8PROC_VERSION_MINOR >= 8), "utf8proc 2.8 or later");
 
 typedef struct {
     utf8proc_int32_t *p;
@@ -52,6 +57,19 @@ static bool put_char(ds_buf *b, utf8proc_int32_t cp)
 static bool is_blank(uint32_t cp)
 {
     return cp == ' ' || cp == '\t' || cp == '\r' || cp == '\n';
+}
+
+/* Whether every version of utf8proc says the same about this valid UTF-8. */
+static bool foldable(const char *text, size_t n)
+{
+    uint32_t cp = 0;
+
+    for (const char *p = text, *end = text + n; p < end;) {
+        p += ds_utf8_decode(p, (size_t)(end - p), &cp);
+        if (cp >= 128 && !ds_uc_assigned(cp))
+            return false;
+    }
+    return true;
 }
 
 /* Folds valid UTF-8 into `out`. */
@@ -113,6 +131,12 @@ static bool spell(const uint16_t of_byte[256], ds_buf *out, const char *text, si
     return true;
 }
 
+static bool keep(ds_buf *out, const char *text, size_t n)
+{
+    ds_buf_clear(out);
+    return ds_buf_put(out, text, n);
+}
+
 typedef struct {
     size_t off, len;
     uint32_t id_class; /* + 1; 0 = empty */
@@ -140,8 +164,10 @@ ds_rc ds_tokenizer_engram_map(const ds_tokenizer *t, uint32_t *map, uint32_t *n_
         /* U+FFFD in the text says as much as bytes that are no text */
         if (!ds_utf8_valid(text, len) || memmem(text, len, "\xef\xbf\xbd", 3))
             ok = spell(of_byte, &folded, text, len);
+        else if (!foldable(text, len))
+            ok = keep(&folded, text, len);
         else
-            ok = fold(&t->uc, &c, &folded, &tmp, text, len) && (folded.len || ds_buf_put(&folded, text, len));
+            ok = fold(&t->uc, &c, &folded, &tmp, text, len) && (folded.len || keep(&folded, text, len));
         if (!ok) {
             rc = DS_E_NOMEM;
             break;

@@ -984,7 +984,7 @@ ds_rc ds_tokenizer_parse(ds_tokenizer **out, const char *json, size_t n, ds_err 
     else
         rc = finish(l);
     if (rc == DS_OK)
-        rc = ds_uc_table_fill(&t->uc, err);
+        ds_uc_table_fill(&t->uc);
 done:
     ds_pull_fini(&l->j);
     ds_tok_regex_destroy(l->regex);

@@ -1,14 +1,14 @@
 /* The loaded tokenizer and what its files share. Nothing here is for other folders.
  *
- *   tokenizer_file.c     tokenizer.json -> struct ds_tokenizer
- *   tokenizer.c          open, destroy, single tokens
- *   tokenizer_unicode.c  character classes
- *   tokenizer_scan.c     the released split pattern, by hand
- *   tokenizer_regex.c    any other split pattern, by PCRE2
- *   tokenizer_bpe.c      one piece -> ids; tokenizer_bpe_long.c: the long ones
- *   tokenizer_encode.c   text -> pieces -> ids; threads
- *   tokenizer_decode.c   ids -> text
- *   tokenizer_engram.c   the Engram classes */
+ *   file.c       tokenizer.json -> struct ds_tokenizer
+ *   tokenizer.c  open, destroy, single tokens
+ *   unicode.c    character classes
+ *   scan.c       the released split pattern, by hand
+ *   regex.c      any other split pattern, by PCRE2
+ *   bpe.c        one piece -> ids; bpe_long.c: the long ones
+ *   encode.c     text -> pieces -> ids; threads
+ *   decode.c     ids -> text
+ *   engram.c     the Engram classes */
 #ifndef DS_TOKEN_TOKENIZER_INTERNAL_H
 #define DS_TOKEN_TOKENIZER_INTERNAL_H
 
@@ -45,8 +45,11 @@ typedef struct {
     uint8_t block[256][256];
 } ds_uc_table;
 
-/* Fills in what utf8proc says. DS_E_FORMAT if the characters need more than 256 different blocks. */
-ds_rc ds_uc_table_fill(ds_uc_table *t, ds_err *err);
+/* Fills in the classes of Unicode 16.0. */
+void ds_uc_table_fill(ds_uc_table *t);
+
+/* Whether Unicode 15.0 has this character: the version up to which every supported utf8proc folds alike. O(log runs). */
+bool ds_uc_assigned(uint32_t cp);
 
 static inline uint8_t ds_uc_class(const ds_uc_table *t, uint32_t cp)
 {

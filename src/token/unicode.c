@@ -1,30 +1,28 @@
-/* Character classes for the split pattern, from utf8proc's categories. */
-#include <utf8proc.h>
+/* Character classes for the split pattern: categories of Unicode 16.0, from a table of our own, so that token ids are the same whatever
+ * libraries the build machine has. */
+#include <assert.h>
 
 #include "token/tokenizer_internal.h"
 
-/* White_Space, which is not a matter of category alone: separators, and these controls. */
-static bool is_space(uint32_t cp, utf8proc_category_t cat)
-{
-    return (cp >= 9 && cp <= 13) || cp == 0x85 || cat == UTF8PROC_CATEGORY_ZS || cat == UTF8PROC_CATEGORY_ZL || cat == UTF8PROC_CATEGORY_ZP;
-}
+enum { LETTER = DS_UC_LETTER, NUMBER = DS_UC_NUMBER, PUNCT = DS_UC_PUNCT, SPACE = DS_UC_SPACE };
 
-static uint8_t classify(uint32_t cp)
-{
-    /* utf8proc_category() would ask the same, in two calls instead of one: with 330,000 characters that shows when a tokenizer is loaded */
-    utf8proc_category_t cat = (utf8proc_category_t)utf8proc_get_property((utf8proc_int32_t)cp)->category;
-    uint8_t c = 0;
+/* In order, without overlap; what lies between has no class. */
+static const struct {
+    uint32_t first, last;
+    uint8_t class;
+} runs[] = {
+#include "token/unicode_classes.h"
+};
 
-    if (cat >= UTF8PROC_CATEGORY_LU && cat <= UTF8PROC_CATEGORY_ME)
-        c = DS_UC_LETTER;
-    else if (cat >= UTF8PROC_CATEGORY_ND && cat <= UTF8PROC_CATEGORY_NO)
-        c = DS_UC_NUMBER;
-    else if (cat >= UTF8PROC_CATEGORY_PC && cat <= UTF8PROC_CATEGORY_SO)
-        c = DS_UC_PUNCT;
-    else if (is_space(cp, cat))
-        c = DS_UC_SPACE;
-    if (cp > 0x9fa5)
-        return c;
+static const struct {
+    uint32_t first, last;
+} assigned[] = {
+#include "token/unicode_assigned.h"
+};
+
+/* What the pattern asks for beside the category. */
+static uint8_t extend(uint32_t cp, uint8_t c)
+{
     if (cp == '\r' || cp == '\n')
         c |= DS_UC_NEWLINE;
     if ((cp >= 0x4e00 && cp <= 0x9fa5) || (cp >= 0x3040 && cp <= 0x30ff))
@@ -36,31 +34,45 @@ static uint8_t classify(uint32_t cp)
     return c;
 }
 
-ds_rc ds_uc_table_fill(ds_uc_table *t, ds_err *err)
+bool ds_uc_assigned(uint32_t cp)
+{
+    size_t low = 0, high = sizeof assigned / sizeof *assigned;
+
+    while (low < high) {
+        size_t mid = (low + high) / 2;
+        if (cp > assigned[mid].last)
+            low = mid + 1;
+        else
+            high = mid;
+    }
+    return low < sizeof assigned / sizeof *assigned && cp >= assigned[low].first;
+}
+
+void ds_uc_table_fill(ds_uc_table *t)
 {
     uint32_t n = 0;
+    size_t r = 0;
 
     for (uint32_t hi = 0; hi < 0x110000 >> 8; hi++) {
-        uint8_t block[256];
-        uint32_t at;
+        uint8_t block[256] = { 0 };
+        uint32_t first = hi << 8, last = first | 255, at;
 
-        /* Planes 4 to 13 and the private planes have no assigned characters of these classes: they share the block before them. */
-        if (hi > 0x400 && hi < 0xe00) {
-            t->index[hi] = t->index[0x400];
-            continue;
+        while (r < sizeof runs / sizeof *runs && runs[r].first <= last) {
+            uint32_t from = runs[r].first > first ? runs[r].first : first, to = runs[r].last < last ? runs[r].last : last;
+            memset(block + (from - first), runs[r].class, to - from + 1);
+            if (runs[r].last > last)
+                break;
+            r++;
         }
-        if (hi > 0xf00) {
-            t->index[hi] = t->index[0xf00];
-            continue;
+        if (first <= 0x9fa5) {
+            for (uint32_t lo = 0; lo < 256; lo++)
+                block[lo] = extend(first | lo, block[lo]);
         }
-        for (uint32_t lo = 0; lo < 256; lo++)
-            block[lo] = classify(hi << 8 | lo);
         /* Equal blocks come in runs: the last ones are the likeliest. */
         for (at = n; at > 0 && memcmp(t->block[at - 1], block, 256) != 0; at--)
             ;
         if (at == 0) {
-            if (n == 256)
-                return ds_fail(err, DS_E_FORMAT, "this utf8proc's categories need more than 256 blocks");
+            assert(n < sizeof t->block / sizeof *t->block); /* a property of the table above */
             memcpy(t->block[n], block, 256);
             at = ++n;
         }
@@ -68,5 +80,4 @@ ds_rc ds_uc_table_fill(ds_uc_table *t, ds_err *err)
     }
     for (uint32_t cp = 0; cp < 128; cp++)
         t->ascii[cp] = ds_uc_class(t, cp);
-    return DS_OK;
 }

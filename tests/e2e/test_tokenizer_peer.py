@@ -128,6 +128,18 @@ def test_ids_equal_on_many_strings(ours, peer):
     assert not wrong, f"{len(wrong)} differ, first {wrong[:3]}"
 
 
+def test_every_character_splits_alike(ours, peer):
+    """All code points, also those newer than Python's tables: what they are decides where letters, digits, marks and spaces around them end."""
+    chars = [c for c in range(0x110000) if not 0xd800 <= c < 0xe000 and not 0x40000 <= c < 0xe0000 and c < 0xf0100]
+    wrong = []
+    for at in range(0, len(chars), 20_000):
+        part = [f"x{chr(c)}y 1{chr(c)}2 {chr(c)}.{chr(c)}\n{chr(c)} {chr(c)}{chr(c)}" for c in chars[at : at + 20_000]]
+        for c, a, b in zip(chars[at:], ours.batch([s.encode() for s in part]), peer.encode_batch_fast(part, add_special_tokens=False)):
+            if a != b.ids:
+                wrong.append(f"U+{c:04X}")
+    assert not wrong, f"{len(wrong)} differ, first {wrong[:10]}"
+
+
 def test_long_pieces_equal(ours, peer):
     rng = random.Random(21)
     texts = [" " * 100_003, "\n" * 5001, "a" * 20_000, "=-" * 9000, "中文" * 7000, "ー" * 3001,

@@ -130,8 +130,59 @@ static void cuts_are_safe(void **state)
     ds_encoder_destroy(e);
 }
 
+/* The numbers of characters that Unicode 16.0 has, and some that 15.1 and 16.0 brought. */
+static void classes_are_of_unicode_16(void **state)
+{
+    static ds_uc_table t;
+    static const struct {
+        uint32_t cp;
+        uint8_t class;
+    } some[] = {
+        { 0x1fae9, DS_UC_PUNCT },
+        { 0x10d40, DS_UC_NUMBER },
+        { 0x10d50, DS_UC_LETTER },
+        { 0x1c89, DS_UC_LETTER },
+        { 0x2ebf0, DS_UC_LETTER },
+        { 0x1ccf0, DS_UC_NUMBER },
+        { 0x2ffc, DS_UC_PUNCT },
+        { 0x113b8, DS_UC_LETTER },
+        { 0x378, 0 },
+        { 0xfeff, 0 },
+        { 0x180e, 0 },
+        { 0x200b, 0 },
+        { 0xd800, 0 },
+        { 0xe000, 0 },
+        { 0x10ffff, 0 },
+        { 0x3000, DS_UC_SPACE },
+        { 0x85, DS_UC_SPACE },
+        { 0xa0, DS_UC_SPACE },
+        { 0x2028, DS_UC_SPACE },
+        { 0x4e00, DS_UC_LETTER | DS_UC_CJK },
+    };
+    uint32_t letters = 0, numbers = 0, puncts = 0, spaces = 0;
+
+    (void)state;
+    ds_uc_table_fill(&t);
+    for (uint32_t cp = 0; cp < 0x110000; cp++) {
+        uint8_t c = ds_uc_class(&t, cp);
+        letters += (c & DS_UC_LETTER) != 0;
+        numbers += (c & DS_UC_NUMBER) != 0;
+        puncts += (c & DS_UC_PUNCT) != 0;
+        spaces += (c & DS_UC_SPACE) != 0;
+    }
+    assert_int_equal(letters, 143529);
+    assert_int_equal(numbers, 1911);
+    assert_int_equal(puncts, 9369);
+    assert_int_equal(spaces, 25);
+    for (size_t i = 0; i < sizeof some / sizeof *some; i++)
+        assert_int_equal(ds_uc_class(&t, some[i].cp), some[i].class);
+    assert_true(ds_uc_assigned('a') && ds_uc_assigned(0x31350) && ds_uc_assigned(0x10fffd));
+    assert_false(ds_uc_assigned(0x378) || ds_uc_assigned(0x2ebf0) || ds_uc_assigned(0x10d50) || ds_uc_assigned(0x10ffff));
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(scanner_equals_patterns), cmocka_unit_test(cuts_are_safe) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(classes_are_of_unicode_16), cmocka_unit_test(scanner_equals_patterns),
+                                        cmocka_unit_test(cuts_are_safe) };
     return cmocka_run_group_tests_name("tokenizer scan", tests, set_up, tear_down);
 }
