@@ -17,7 +17,7 @@ MAY_SEE = {
     "base": set(),
     "format": {"base"},
     "kern": {"base", "format"},
-    "model": {"base", "format", "kern", "parallel"},
+    "model": {"base", "format", "kern", "kv", "parallel"},
     "kv": {"base"},
     "policy": {"base"},
     "token": {"base"},
@@ -35,7 +35,7 @@ MAY_SEE = {
     "server": {"base", "grammar", "recipe", "reply", "image", "policy"},
     "sim": {"base", "kv", "policy", "engine"},
     "loadgen": {"base"},
-    "kernbench": {"base", "format", "kern"},
+    "kernbench": {"base", "format", "kern", "kv"},
 }
 MAY_SEE["role"] = set(MAY_SEE)
 MAY_SEE["cli"] = set(MAY_SEE)

@@ -40,6 +40,14 @@ typedef enum {
 
 #define DS_ENGINE_DRAFTS_AUTO (-1)
 
+/* What a cached block depends on besides its tokens and what this engine knows itself, as SHA-256 values. They go into the blocks' keys
+ * (docs/formats/block-key.md). Zeros: not known; keys are then good inside this engine alone. */
+typedef struct {
+    uint8_t model[32];     /* of the checkpoint's content: ds_model_digest */
+    uint8_t tokenizer[32]; /* of tokenizer.json */
+    uint8_t dialect[32];   /* of the name of the prompts' template: "v4.1" */
+} ds_engine_identity;
+
 /* Zero means the default that is named. */
 typedef struct {
     ds_engine_mode mode;
@@ -61,8 +69,7 @@ typedef struct {
     int drafts;             /* drafts verified for a sequence in a step: 0 = off, N, DS_ENGINE_DRAFTS_AUTO = while it pays */
     uint32_t verify_rows;   /* draft rows of all sequences in a step at most; 0 = 64 */
 
-    /* Identity of what a cached block depends on besides its tokens; any of them may be NULL. Copied. */
-    const char *model_revision, *tokenizer_id, *template_id;
+    ds_engine_identity identity;
 
     /* Bytes of a token for stop strings; NULL: stop strings are refused. Called from the thread that runs the loop; valid until its next
      * call. */

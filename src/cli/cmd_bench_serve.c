@@ -347,7 +347,7 @@ static void put_load(result *r, ds_engine *e, const arrival *a, uint32_t n, reco
 /* The loop's own time: a device that does nothing, sequences of 256 blocks. */
 static ds_rc case_host(const bench *b, uint32_t n, ds_err *err)
 {
-    enum { TOKENS = 256 * 128, STEPS = 1500, WARM = 200 };
+    enum { TOKENS = 256 * DS_KV_BLOCK_TOKENS, STEPS = 1500, WARM = 200 };
     uint32_t out = STEPS + WARM + 1200; /* the first ones begin to decode while the others are in their prompts */
     ds_engine_opts o = { .max_context = TOKENS + out,
                          .max_running = n,

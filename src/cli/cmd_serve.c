@@ -11,6 +11,7 @@
 
 #include <fcntl.h>
 
+#include "base/hash.h"
 #include "base/utf8.h"
 #include "cli/gen.h"
 #include "cli/replay.h"
@@ -18,8 +19,8 @@
 #include "server/server.h"
 
 typedef struct {
-    const char *model, *host, *unix_path, *admin, *tls_cert, *tls_key, *cors, *keys, *prefix, *responses_db, *access_log, *otlp, *speculate,
-        *replay, *config;
+    const char *model, *cache_dir, *host, *unix_path, *admin, *tls_cert, *tls_key, *cors, *keys, *prefix, *responses_db, *access_log, *otlp,
+        *speculate, *replay, *config;
     ds_opt_list names, set;
     int mode, act, kernels, encoding, log_level, thinking, unknown_members;
     bool dump_config, no_tcp, strict_model, image_urls, metrics_auth, prefix_cache, quiet, pin;
@@ -33,6 +34,7 @@ typedef struct {
 static const ds_opt table[] = {
     DS_CLI_OPT_CONFIG(offsetof(options, config), offsetof(options, dump_config)),
     { .name = "model", .type = DS_OPT_STR, O(model), .arg = "DIR", .required = true, .help = "model directory" },
+    { .name = "cache-dir", .type = DS_OPT_STR, O(cache_dir), .arg = "DIR", .help = "where digests of model files are remembered (default: deepserve in the user's cache directory)" },
     { .name = "host", .type = DS_OPT_STR, O(host), .def = "127.0.0.1", .arg = "ADDRESS", .help = "address to listen on; one that others can reach should have --api-keys" },
     { .name = "port", .type = DS_OPT_INT, O(port), .def = "8000", .arg = "N", .min = 0, .max = 65535, .help = "0 takes any free one" },
     { .name = "unix-socket", .type = DS_OPT_STR, O(unix_path), .arg = "PATH", .help = "listen on a Unix-domain socket too" },
@@ -213,6 +215,38 @@ static ds_rc fit_memory(ds_engine_opts *eo, const ds_model *m, const options *o,
     return ds_engine_plan_get(&plan, m, eo, err);
 }
 
+/* deepserve's place in the user's cache directory, as the XDG rules have it; NULL: there is none. */
+static const char *user_cache(char *out, size_t cap)
+{
+    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    int n = -1;
+
+    if (cache && cache[0] == '/')
+        n = snprintf(out, cap, "%s/deepserve", cache);
+    else if (home && home[0] == '/')
+        n = snprintf(out, cap, "%s/.cache/deepserve", home);
+    return n > 0 && (size_t)n < cap ? out : NULL;
+}
+
+static ds_rc identify(ds_engine_identity *out, const service *s, ds_err *err)
+{
+    const options *o = s->o;
+    char buf[4096], hex[17];
+    ds_model_digest_opts how = { .cache_dir = o->cache_dir ? o->cache_dir : user_cache(buf, sizeof buf), .pool = s->m.pool };
+    ds_model_digest_info info;
+    ds_rc rc = ds_llm_identity(out, s->m.model, o->model, o->encoding == 1 ? "v4" : "v4.1", &how, &info, err);
+
+    if (rc != DS_OK)
+        return rc;
+    ds_hex(hex, out->model, 8);
+    if (info.remembered)
+        fprintf(stderr, "model: %s (remembered)\n", hex);
+    else
+        fprintf(stderr, "model: %s (%.1f MiB read%s%s)\n", hex, (double)info.read_bytes / 0x1p20,
+                info.unkept.rc == DS_OK ? "" : "; not remembered: ", info.unkept.rc == DS_OK ? "" : info.unkept.msg);
+    return DS_OK;
+}
+
 static ds_rc open_engine(service *s, ds_engine_opts *eo, ds_config *config, ds_err *err)
 {
     const options *o = s->o;
@@ -232,8 +266,8 @@ static ds_rc open_engine(service *s, ds_engine_opts *eo, ds_config *config, ds_e
             eo->max_context = config->max_position_embeddings;
         if (!eo->kv_blocks)
             eo->kv_blocks = 16384; /* no block holds anything */
-        if (eo->kv_blocks < eo->max_context / 128 + 2)
-            eo->kv_blocks = eo->max_context / 128 + 2;
+        if (eo->kv_blocks < eo->max_context / DS_KV_BLOCK_TOKENS + 2)
+            eo->kv_blocks = eo->max_context / DS_KV_BLOCK_TOKENS + 2;
         return ds_engine_create_stub(&s->engine,
                                      &(ds_engine_stub){ .vocab = ds_tokenizer_size(s->tokenizer),
                                                         .token = replayed_token,
@@ -253,7 +287,9 @@ static ds_rc open_engine(service *s, ds_engine_opts *eo, ds_config *config, ds_e
     if (o->context > config->max_position_embeddings)
         return ds_fail(err, DS_E_ARG, "--context %" PRId64 " exceeds the model's limit of %u tokens", o->context,
                        config->max_position_embeddings);
-    rc = fit_memory(eo, s->m.model, o, err);
+    rc = identify(&eo->identity, s, err);
+    if (rc == DS_OK)
+        rc = fit_memory(eo, s->m.model, o, err);
     return rc == DS_OK ? ds_engine_create(&s->engine, s->m.model, s->m.pool, eo, err) : rc;
 }
 
@@ -276,9 +312,6 @@ static ds_rc load(void *ctx, ds_server_model *out, ds_err *err)
         .prefills = (uint32_t)o->prefills,
         .target_tbt_us = (uint32_t)(o->target_tbt_ms * 1000),
         .drafts = s->speculate,
-        .model_revision = o->model,
-        .tokenizer_id = "tokenizer.json",
-        .template_id = o->encoding == 1 ? "v4" : "v4.1",
         .token_bytes = token_bytes,
         .ctx = s,
     };
@@ -374,10 +407,10 @@ static bool is_loopback(const char *host)
 /* Values that the option table can't judge. An exit status, or -1: nothing is wrong. */
 static int check_values(const options *o)
 {
-    static const char *const names[] = { "host",     "unix-socket",  "admin-socket", "tls-cert",   "tls-key",
-                                         "api-keys", "responses-db", "access-log",   "replay-file" };
+    static const char *const names[] = { "host",     "unix-socket",  "admin-socket", "tls-cert",    "tls-key",
+                                         "api-keys", "responses-db", "access-log",   "replay-file", "cache-dir" };
     const char *const values[] = { o->host, o->unix_path,    o->admin,      o->tls_cert, o->tls_key,
-                                   o->keys, o->responses_db, o->access_log, o->replay };
+                                   o->keys, o->responses_db, o->access_log, o->replay,   o->cache_dir };
     static const char letters[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_:", digits[] = "0123456789";
     char q[220];
 

@@ -17,9 +17,16 @@
 
 #include "base/err.h"
 #include "engine/sampler.h"
+#include "kv/layout.h"
 #include "model/model.h"
 
-enum { DS_DEV_DEPTH = 2, DS_DEV_MAX_DRAFTS = DS_GEN_MAX_DRAFTS, DS_DEV_MAX_TOP = 20, DS_DEV_LOOKBACK = 16, DS_BLOCK_TOKENS = 128 };
+enum {
+    DS_DEV_DEPTH = 2,
+    DS_DEV_MAX_DRAFTS = DS_GEN_MAX_DRAFTS,
+    DS_DEV_MAX_TOP = 20,
+    DS_DEV_LOOKBACK = 16,
+    DS_BLOCK_TOKENS = DS_KV_BLOCK_TOKENS
+};
 #define DS_DEV_NONE UINT32_MAX
 
 typedef enum {

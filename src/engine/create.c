@@ -128,7 +128,7 @@ static ds_rc choose_blocks(ds_gen_plan *p, const ds_model *m, ds_engine_opts *o,
 
     if (o->kv_blocks && o->kv_blocks < least)
         return ds_fail(err, DS_E_ARG, "engine: %u KV blocks hold %llu tokens, less than the context of %u", o->kv_blocks,
-                       128ull * o->kv_blocks, o->max_context);
+                       1ull * DS_BLOCK_TOKENS * o->kv_blocks, o->max_context);
     if (!o->memory_bytes) {
         uint32_t share = o->max_running < 4 ? o->max_running : 4;
         if (!o->kv_blocks)
@@ -226,9 +226,17 @@ static ds_rc take_step(ds_eng_step *st, const ds_engine_opts *o, ds_err *err)
     return DS_OK;
 }
 
-static char *copy_text(const char *s)
+/* The identity of this engine's blocks. layout: places and numerics are set. */
+static void identify(ds_engine *e, ds_kv_layout *layout)
 {
-    return s ? strdup(s) : NULL;
+    const ds_engine_opts *o = &e->o;
+
+    layout->mode = o->mode == DS_ENGINE_EXACT ? DS_KV_EXACT : o->no_replay ? DS_KV_CED_STRICT : DS_KV_CED;
+    layout->bf16 = o->bf16;
+    memcpy(e->identity.model, o->identity.model, sizeof e->identity.model);
+    memcpy(e->identity.tokenizer, o->identity.tokenizer, sizeof e->identity.tokenizer);
+    memcpy(e->identity.dialect, o->identity.dialect, sizeof e->identity.dialect);
+    ds_kv_layout_id(e->identity.layout, layout);
 }
 
 static ds_rc take_tables(ds_engine *e, ds_err *err)
@@ -243,14 +251,6 @@ static ds_rc take_tables(ds_engine *e, ds_err *err)
     pthread_cond_init(&e->work, &attr);
     pthread_cond_init(&e->events, &attr);
     pthread_condattr_destroy(&attr);
-    e->ids[0] = copy_text(o->model_revision);
-    e->ids[1] = copy_text(o->tokenizer_id);
-    e->ids[2] = copy_text(o->template_id);
-    if ((o->model_revision && !e->ids[0]) || (o->tokenizer_id && !e->ids[1]) || (o->template_id && !e->ids[2]))
-        return ds_fail(err, DS_E_NOMEM, "engine: out of memory");
-    o->model_revision = e->ids[0];
-    o->tokenizer_id = e->ids[1];
-    o->template_id = e->ids[2];
     e->cap_dirty = o->max_requests * o->max_samples;
     e->running = calloc(o->max_running, sizeof *e->running);
     e->prefilling = calloc(o->max_running, sizeof *e->prefilling);
@@ -275,9 +275,7 @@ static ds_rc take_tables(ds_engine *e, ds_err *err)
     e->table = calloc(o->max_requests, sizeof *e->table); /* last: with it the engine is whole */
     if (!e->table)
         return ds_fail(err, DS_E_NOMEM, "engine: out of memory for %u requests", o->max_requests);
-    e->hit_margin = e->dev->window + 6 > HIT_MARGIN ? e->dev->window + 6 : HIT_MARGIN;
-    snprintf(e->layout, sizeof e->layout, "block %llu slot %llu window %u mode %d bf16 %d", (unsigned long long)e->dev->block_bytes,
-             (unsigned long long)e->dev->slot_bytes, e->dev->window, (int)o->mode, (int)o->bf16);
+    e->hit_margin = e->dev->window + DS_KV_ROLLBACK > HIT_MARGIN ? e->dev->window + DS_KV_ROLLBACK : HIT_MARGIN;
     ds_spec_init(&e->spec, o->drafts ? e->dev->drafts : 0, o->drafts);
     return DS_OK;
 }
@@ -298,8 +296,6 @@ void ds_eng_free_tables(ds_engine *e)
         free(st->after);
         free(st->top);
     }
-    for (int i = 0; i < 3; i++)
-        free(e->ids[i]);
     free(e->running);
     free(e->prefilling);
     free(e->tail);
@@ -319,6 +315,7 @@ ds_rc ds_engine_create(ds_engine **out, const struct ds_model *m, struct ds_pool
 {
     ds_engine *e = calloc(1, sizeof *e);
     ds_backend_size size;
+    ds_kv_layout layout;
     ds_rc rc;
 
     *out = NULL;
@@ -330,6 +327,8 @@ ds_rc ds_engine_create(ds_engine **out, const struct ds_model *m, struct ds_pool
     if (rc == DS_OK) {
         size = sizes(&e->o);
         e->hidden = ds_model_config(m)->hidden_size;
+        ds_model_kv_layout(m, &layout);
+        identify(e, &layout);
         rc = ds_backend_cpu_create(&e->dev, m, pool, &size, err);
     }
     if (rc == DS_OK)
@@ -366,11 +365,15 @@ ds_rc ds_engine_create_stub(ds_engine **out, const ds_engine_stub *s, const ds_e
             e->o.kv_blocks = least * (e->o.max_running < 4 ? e->o.max_running : 4);
         if (e->o.kv_blocks < least)
             rc = ds_fail(err, DS_E_ARG, "engine: %u KV blocks hold %llu tokens, less than the context of %u", e->o.kv_blocks,
-                         128ull * e->o.kv_blocks, e->o.max_context);
+                         1ull * DS_BLOCK_TOKENS * e->o.kv_blocks, e->o.max_context);
     }
     if (rc == DS_OK) {
         size = sizes(&e->o);
         rc = ds_backend_null_create(&e->dev, s, &size, err);
+    }
+    if (rc == DS_OK) {
+        ds_kv_layout layout = { .version = DS_KV_LAYOUT_VERSION, .block_tokens = DS_BLOCK_TOKENS, .numerics = "stub" };
+        identify(e, &layout);
     }
     if (rc == DS_OK)
         rc = take_tables(e, err);

@@ -23,10 +23,10 @@
 
 #include "engine/backend.h"
 #include "engine/blocks.h"
-#include "engine/chain.h"
 #include "engine/cost.h"
 #include "engine/spec.h"
 #include "engine/states.h"
+#include "kv/chain.h"
 
 #define NONE UINT32_MAX
 enum {
@@ -35,8 +35,8 @@ enum {
     MAX_STOP_BYTES = 256,
     MAX_STOP_IDS = 16,
     N_LEVELS = DS_GEN_PRIORITIES,
-    HIT_MARGIN = 134,
-    PREFETCH = 8 /* samples ahead */
+    HIT_MARGIN = 128 + DS_KV_ROLLBACK, /* also where the window is shorter: the published rule */
+    PREFETCH = 8                       /* samples ahead */
 };
 
 typedef enum { S_HELD, S_WAITING, S_PROMPT, S_DECODE, S_LEAVING, S_GONE } ds_eng_state;
@@ -111,8 +111,8 @@ struct ds_eng_request {
     uint32_t n_prompt, n_samples;
     ds_key ns; /* in front of the first block's key */
     bool no_cache, reproducible;
-    ds_gen_image *images;
-    size_t n_images;
+    ds_kv_span *spans; /* images */
+    size_t n_spans;
     const float **embedding; /* [n_prompt] by position, or NULL */
     ds_gen_grammar grammar;
     int32_t stop_ids[MAX_STOP_IDS];
@@ -155,13 +155,12 @@ typedef struct {
 struct ds_engine {
     /* [const] */
     ds_engine_opts o; /* with defaults filled in */
-    char *ids[3];     /* copies of the identity strings */
     ds_gen_plan plan;
     ds_backend *dev;
     bool stub;           /* no model: samples have no sampler */
     uint32_t hidden;     /* floats of an image position */
     uint32_t hit_margin; /* tokens behind a hit at least */
-    char layout[96];
+    ds_kv_identity identity;
 
     /* [loop] */
     ds_blocks blocks;

@@ -158,7 +158,7 @@ static void block_key(ds_eng_sample *s, uint32_t i)
 
     for (uint32_t k = 0; k < DS_BLOCK_TOKENS; k++)
         tokens[k] = ds_eng_token(s, pos + k);
-    ds_chain_next(&s->keys[i], i > 0 ? &s->keys[i - 1] : &s->req->ns, tokens, pos, s->req->images, s->req->n_images);
+    ds_chain_next(&s->keys[i], i > 0 ? &s->keys[i - 1] : &s->req->ns, tokens, pos, s->req->spans, s->req->n_spans);
 }
 
 /* Blocks whose last token has been committed get their keys. */

@@ -3,7 +3,6 @@
 
 #include <assert.h>
 #include <stdlib.h>
-#include <string.h>
 
 ds_rc ds_keytab_init(ds_keytab *t, uint32_t n, ds_err *err)
 {
@@ -33,17 +32,14 @@ void ds_keytab_fini(ds_keytab *t)
 
 static uint32_t home(const ds_keytab *t, const ds_key *k)
 {
-    uint32_t h;
-
-    memcpy(&h, k->b, sizeof h);
-    return h & t->mask;
+    return ds_key_hash(k) & t->mask;
 }
 
 static uint32_t cell_of(const ds_keytab *t, const ds_key *k)
 {
     uint32_t i = home(t, k);
 
-    while (t->cell[i] && memcmp(&t->key[t->cell[i] - 1], k, sizeof *k) != 0)
+    while (t->cell[i] && !ds_key_equal(&t->key[t->cell[i] - 1], k))
         i = (i + 1) & t->mask;
     return i;
 }

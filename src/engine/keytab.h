@@ -1,6 +1,6 @@
 /* A fixed-size map from 32-byte keys to numbers below `n`, each number under one key at most.
  *
- * Keys are SHA-256 values: their first bytes are the hash. Threads: one owner.   Memory: all taken in init(). */
+ * Threads: one owner.   Memory: all taken in init(). */
 #ifndef DS_ENGINE_KEYTAB_H
 #define DS_ENGINE_KEYTAB_H
 
@@ -8,10 +8,7 @@
 #include <stdint.h>
 
 #include "base/err.h"
-
-typedef struct {
-    uint8_t b[32];
-} ds_key;
+#include "kv/key.h"
 
 typedef struct {
     uint32_t n, mask;

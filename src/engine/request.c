@@ -132,15 +132,18 @@ static bool copy_images(ds_eng_request *r, const ds_gen_request *q, uint32_t hid
 {
     if (q->n_images == 0)
         return true;
-    r->n_images = q->n_images;
-    r->images = malloc(q->n_images * sizeof *r->images);
+    r->n_spans = q->n_images;
+    r->spans = malloc(q->n_images * sizeof *r->spans);
     r->embedding = calloc(r->n_prompt, sizeof *r->embedding);
-    if (!r->images || !r->embedding)
+    if (!r->spans || !r->embedding)
         return false;
-    memcpy(r->images, q->images, q->n_images * sizeof *r->images);
-    for (size_t i = 0; i < q->n_images; i++)
-        for (uint32_t k = 0; k < q->images[i].n; k++)
-            r->embedding[q->images[i].pos + k] = q->images[i].embedding + (size_t)k * hidden;
+    for (size_t i = 0; i < q->n_images; i++) {
+        const ds_gen_image *m = &q->images[i];
+        r->spans[i] = (ds_kv_span){ .pos = m->pos, .n = m->n };
+        memcpy(r->spans[i].digest, m->digest, sizeof m->digest);
+        for (uint32_t k = 0; k < m->n; k++)
+            r->embedding[m->pos + k] = m->embedding + (size_t)k * hidden;
+    }
     return true;
 }
 
@@ -207,11 +210,10 @@ static void prompt_keys(const ds_engine *e, ds_eng_request *r, const ds_gen_requ
 
     if (r->no_cache)
         return;
-    ds_chain_ns(&r->ns, &e->o, e->layout, q->cache_domain, q->cache_salt);
+    ds_chain_ns(&r->ns, &e->identity, q->cache_domain, q->cache_salt);
     before = r->ns;
     for (uint32_t i = 0; i < n; i++) {
-        ds_chain_next(&r->samples[0].keys[i], &before, r->prompt + (size_t)i * DS_BLOCK_TOKENS, i * DS_BLOCK_TOKENS, r->images,
-                      r->n_images);
+        ds_chain_next(&r->samples[0].keys[i], &before, r->prompt + (size_t)i * DS_BLOCK_TOKENS, i * DS_BLOCK_TOKENS, r->spans, r->n_spans);
         before = r->samples[0].keys[i];
     }
     for (uint32_t k = 0; k < r->n_samples; k++) {
@@ -287,7 +289,7 @@ void ds_eng_request_free(ds_eng_request *r)
     }
     free(r->samples);
     free(r->prompt);
-    free(r->images);
+    free(r->spans);
     free(r->embedding);
     free(r->stop);
     free(r->stop_fail);

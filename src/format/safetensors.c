@@ -34,7 +34,7 @@ typedef struct {
     char *path;
     char label[104]; /* what messages call it: short and printable */
     char *map;
-    size_t map_bytes;
+    size_t map_bytes, data_start;
 } shard_file;
 
 struct ds_st {
@@ -416,6 +416,7 @@ static ds_rc open_shard(ds_st *st, uint16_t shard, bool indexed, ds_err *err)
         goto out;
     }
     f->map_bytes = (size_t)bytes;
+    f->data_start = 8 + (size_t)n;
     text = malloc((size_t)n + 1);
     if (!text) {
         rc = out_of_memory(f->label, err);
@@ -718,6 +719,16 @@ const char *ds_st_shard_path(const ds_st *st, size_t shard)
 uint64_t ds_st_data_bytes(const ds_st *st)
 {
     return st->data_bytes;
+}
+
+uint64_t ds_st_data_start(const ds_st *st, size_t shard)
+{
+    return st->shard[shard].data_start;
+}
+
+uint64_t ds_st_offset(const ds_st *st, const ds_tensor *t)
+{
+    return (uint64_t)((const char *)t->data - st->shard[t->shard].map);
 }
 
 /* ---- values ---- */

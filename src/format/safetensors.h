@@ -69,7 +69,9 @@ const ds_tensor *ds_st_find(const ds_st *st, const char *name);
 const ds_tensor *ds_st_tensors(const ds_st *st, size_t *n);
 size_t ds_st_shards(const ds_st *st);
 const char *ds_st_shard_path(const ds_st *st, size_t shard);
-uint64_t ds_st_data_bytes(const ds_st *st); /* sum over ds_st_tensors */
+uint64_t ds_st_data_bytes(const ds_st *st);                 /* sum over ds_st_tensors */
+uint64_t ds_st_data_start(const ds_st *st, size_t shard);   /* bytes of a file in front of its first tensor: length and header */
+uint64_t ds_st_offset(const ds_st *st, const ds_tensor *t); /* of its data in its file */
 
 /* Index of the first element that is NaN or infinite (floats), NaN (E4M3, E8M0); UINT64_MAX if there is none or the dtype has no such values.
  * `data` may have any alignment. Runs at memory speed. */

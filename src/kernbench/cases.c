@@ -6,6 +6,7 @@
 
 #include "kernbench/bench_internal.h"
 #include "format/numfmt.h"
+#include "kv/layout.h"
 
 /* The largest difference in units of the sum of the terms' sizes, coarse: the unit tests check the contract. */
 static ds_rc compare(const char *op, const float *got, const float *want, size_t n, double bound, ds_err *err)
@@ -245,7 +246,7 @@ ds_rc bench_experts(run *r, ds_err *err)
 
 /* ---- a sequence with a cache ---- */
 
-enum { BLOCK = 128 };
+enum { BLOCK = DS_KV_BLOCK_TOKENS };
 
 typedef struct {
     run *r;

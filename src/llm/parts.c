@@ -7,8 +7,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/json.h"
 #include "base/file.h"
+#include "base/hash.h"
+#include "base/json.h"
 
 ds_rc ds_llm_check_vocab(const ds_tokenizer *t, const char *dir, uint32_t vocab, ds_err *err)
 {
@@ -99,6 +100,25 @@ ds_rc ds_llm_read_stop_ids(int32_t ids[DS_LLM_STOP_IDS], size_t *n_ids, const ch
     }
     ds_json_free(doc);
     return rc;
+}
+
+ds_rc ds_llm_identity(ds_engine_identity *out, const ds_model *m, const char *dir, const char *dialect, const ds_model_digest_opts *how,
+                      ds_model_digest_info *info, ds_err *err)
+{
+    enum { TOKENIZER_MAX_BYTES = 1 << 28 };
+    char path[4096], *text;
+    size_t n;
+    ds_rc rc;
+
+    if ((size_t)snprintf(path, sizeof path, "%s/tokenizer.json", dir) >= sizeof path)
+        return ds_fail(err, DS_E_ARG, "model directory: the path is longer than %zu bytes", sizeof path - 16);
+    rc = ds_file_read(&text, &n, path, TOKENIZER_MAX_BYTES, err);
+    if (rc != DS_OK)
+        return rc;
+    ds_sha256(out->tokenizer, text, n);
+    free(text);
+    ds_sha256(out->dialect, dialect, strlen(dialect));
+    return ds_model_digest(out->model, m, dir, how, info, err);
 }
 
 size_t ds_llm_available_bytes(void)

@@ -6,7 +6,7 @@
  *
  * Who keeps what. The runner owns memory; the caller (the engine, or ds_solo below) owns the bookkeeping: which blocks and slots a sequence
  * has, which positions are processed, which tokens stand there. All state is addressed by position and masked by length: to reject rows
- * the caller just goes on from an earlier position (at most `rollback` = max(6, drafts + 1) rows back, the rows of one verify step), the
+ * the caller just goes on from an earlier position (at most `rollback` = max(DS_KV_ROLLBACK, drafts + 1) rows back, the rows of one verify step), the
  * stale records are overwritten. Blocks hold what outlives a sequence (KV entries and index keys of all sources); slots what doesn't
  * (window rings, open groups, Engram history, draft rings); tail slots hold the streams of the last `window` tokens between the chunks of
  * a CED prefill.
@@ -34,6 +34,7 @@
 #include "format/config.h"
 #include "format/tensors.h"
 #include "format/topology.h"
+#include "kv/layout.h"
 
 typedef struct ds_model ds_model;
 typedef struct ds_runner ds_runner;
@@ -74,19 +75,47 @@ void ds_model_stat(const ds_model *m, ds_model_stats *out);
 
 /* What the caches look like; all a caller needs to plan memory. */
 typedef struct {
-    uint32_t block_tokens; /* 128 */
+    uint32_t block_tokens; /* DS_KV_BLOCK_TOKENS */
     size_t block_bytes;    /* 113,920 for the released model */
     size_t slot_bytes;     /* state of a sequence */
     size_t tail_bytes;     /* streams of the last `window` tokens */
     uint32_t window;       /* sliding_window: also the length of both replays */
     uint32_t ring;         /* positions in a window ring: window + rollback */
-    uint32_t rollback;     /* rows of one verify step at most: max(6, dspark_block_size + 1) */
+    uint32_t rollback;     /* rows of one verify step at most: max(DS_KV_ROLLBACK, dspark_block_size + 1) */
     uint32_t drafts;       /* dspark_block_size, 0 without drafts */
     uint32_t vocab;
     uint32_t max_context; /* max_position_embeddings */
     uint32_t lookback;    /* Engram tokens before the first row: engram_max_ngram_size - 1, 0 without Engram */
 } ds_model_layout;
 void ds_model_layout_get(const ds_model *m, ds_model_layout *out);
+
+/* The same for those who exchange or store the bytes: every part of a block and a slot, and whose arithmetic fills them. `mode` and `bf16` are left 0:
+ * they are the engine's. */
+void ds_model_kv_layout(const ds_model *m, ds_kv_layout *out);
+
+/* ---- the digest of a checkpoint ---- */
+
+typedef struct {
+    const char *cache_dir; /* digests are remembered there, a small file for each model; made when it isn't there. NULL: nowhere */
+    ds_pool *pool;         /* for reading and hashing; NULL: the calling thread */
+    /* The rule, for tests: another one gives another digest. 0 = 1 GiB, 1 MiB, one second */
+    uint64_t whole_file_bytes;   /* files below are read whole */
+    uint64_t whole_tensor_bytes; /* of the others, tensors below; 64 KiB..1 MiB */
+    uint32_t settle_ms;          /* a file changed more recently isn't remembered: another change might get the same time */
+} ds_model_digest_opts;
+
+typedef struct {
+    bool remembered;     /* nothing was read */
+    uint64_t read_bytes; /* of the checkpoint */
+    ds_err unkept;       /* rc != DS_OK: why the digest couldn't be remembered. Not a failure */
+} ds_model_digest_info;
+
+/* SHA-256 over the content of the checkpoint that was opened from `dir`: config.json, tokenizer.json, the index, headers, and tensors: whole in files
+ * below 1 GiB; else whole below 1 MiB, and 64 KiB of pages spread over each larger one. Copies have equal digests wherever they lie; a fine-tune of the
+ * same shape has another one. What it can't see: changes of a large tensor of a large file that leave each of the 16 pages looked at as it was.
+ * DS_E_IO, DS_E_FORMAT: a file can't be read or changed meanwhile; DS_E_NOMEM. Seconds for 475 GiB. */
+ds_rc ds_model_digest(uint8_t out[32], const ds_model *m, const char *dir, const ds_model_digest_opts *opts, ds_model_digest_info *info,
+                      ds_err *err);
 
 /* ---- a runner ---- */
 

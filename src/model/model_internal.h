@@ -6,7 +6,7 @@
 #include "model/model.h"
 #include "model/weights.h"
 
-enum { BLOCK_TOKENS = 128 };
+enum { BLOCK_TOKENS = DS_KV_BLOCK_TOKENS };
 
 /* Tags of faults: which table or state an op complains about. */
 enum {

@@ -1,4 +1,6 @@
 /* Where things lie inside a KV block, a state slot and a tail slot. */
+#include <stdio.h>
+
 #include "format/numfmt.h"
 #include "model/model_internal.h"
 
@@ -31,7 +33,7 @@ bool ds_places_init(ds_places *p, const ds_config *c, const ds_topology *t)
     size_t nd = (size_t)c->hc_mult * c->hidden_size, at = 0;
 
     *p = (ds_places){ 0 };
-    p->rollback = step > 6 ? step : 6;
+    p->rollback = step > DS_KV_ROLLBACK ? step : DS_KV_ROLLBACK;
     p->ring = c->sliding_window + p->rollback;
     p->n_open = power_of_two(p->rollback + 1);
     p->n_hist = power_of_two(p->rollback + (c->n_engram_layers ? c->engram_max_ngram_size - 1 : 0));
@@ -66,6 +68,39 @@ bool ds_places_init(ds_places *p, const ds_config *c, const ds_topology *t)
             ok = ok && place(&p->tail_rows[i], &at, c->sliding_window, ds_config_engram_columns(c) * sizeof(uint64_t), 64);
     p->tail_bytes = (at + 63) & ~(size_t)63;
     return ok;
+}
+
+static void add_part(ds_kv_layout *l, ds_kv_record record, uint32_t of, uint32_t ratio, uint32_t count, size_t bytes, size_t offset)
+{
+    l->part[l->n_parts++] =
+        (ds_kv_part){ .record = record, .of = of, .ratio = ratio, .bytes = (uint32_t)bytes, .count = count, .offset = offset };
+}
+
+void ds_model_kv_layout(const ds_model *m, ds_kv_layout *out)
+{
+    const ds_config *c = &m->c;
+    const ds_places *p = &m->at;
+
+    *out = (ds_kv_layout){ .version = DS_KV_LAYOUT_VERSION,
+                           .block_tokens = BLOCK_TOKENS,
+                           .window = c->sliding_window,
+                           .ring = p->ring,
+                           .rollback = p->rollback,
+                           .block_bytes = p->block_bytes,
+                           .slot_bytes = p->slot_bytes };
+    snprintf(out->numerics, sizeof out->numerics, "%s", m->k.name);
+    for (uint32_t s = 0; s < c->n_kv_sources; s++) {
+        uint32_t ratio = c->compress_ratios[c->kv_source_layer_ids[s]], n = BLOCK_TOKENS / ratio;
+        add_part(out, DS_KV_MAIN, s, ratio, n, ds_kv_main_bytes(c->head_dim), p->main_off[s]);
+        add_part(out, DS_KV_INDEX, s, ratio, n, ds_kv_index_bytes(c->index_head_dim), p->idx_off[s]);
+    }
+    for (uint32_t l = 0; l < m->t.n_layers; l++)
+        add_part(out, DS_KV_WINDOW, l, 1, p->ring, ds_kv_window_bytes(c->head_dim), p->ring_off[l]);
+    for (uint32_t s = 0; s < c->n_kv_sources; s++)
+        if (c->compress_ratios[c->kv_source_layer_ids[s]] == 2)
+            add_part(out, DS_KV_OPEN, s, 1, p->n_open, DS_OPEN_REC(c->head_dim), p->open_off[s]);
+    if (c->n_engram_layers)
+        add_part(out, DS_KV_HISTORY, 0, 1, p->n_hist, 8, p->hist_off);
 }
 
 ds_ring_view ds_runner_ring(const ds_runner *r, uint32_t layer)

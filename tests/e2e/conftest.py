@@ -1,8 +1,11 @@
 """Shared by the end-to-end tests: they run the built program as a user would. DEEPSERVE names it (tests/run.py sets it)."""
+import atexit
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
+import tempfile
 
 import pytest
 
@@ -11,6 +14,8 @@ sys.path.append(str(ROOT / "tests"))
 from limit import pytest_configure, pytest_runtest_protocol  # noqa: E402,F401
 
 os.environ.update(no_proxy="*", NO_PROXY="*")  # every server here is on this machine
+os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="ds-cache-")  # nothing of the user's is touched
+atexit.register(shutil.rmtree, os.environ["XDG_CACHE_HOME"], ignore_errors=True)
 
 
 @pytest.fixture(scope="session")

@@ -143,9 +143,7 @@ static ds_rc create_one(void *ctx, ds_err *err)
     ds_engine *e;
     ds_rc rc = ds_engine_create_stub(
         &e, &(ds_engine_stub){ .vocab = VOCAB, .drafts = 2 },
-        &(ds_engine_opts){
-            .max_context = 1000, .max_requests = 8, .model_revision = "r", .tokenizer_id = "t", .drafts = DS_ENGINE_DRAFTS_AUTO },
-        err);
+        &(ds_engine_opts){ .max_context = 1000, .max_requests = 8, .identity.model = "r", .drafts = DS_ENGINE_DRAFTS_AUTO }, err);
 
     (void)ctx;
     if (rc == DS_OK)
@@ -509,6 +507,50 @@ static void pictures_are_part_of_the_key(void **state)
     ds_engine_destroy(e);
 }
 
+/* Who knows identity, tokens and pictures derives every published key, of the prompt's blocks and of the output's, without the engine. */
+static void keys_can_be_derived_outside(void **state)
+{
+    enum { PROMPT = 300, OUT = 250 };
+    static int32_t all[PROMPT + OUT];
+    ds_engine_opts o = { .mode = DS_ENGINE_EXACT, .max_context = 3000, .identity = { { 1 }, { 2 }, { 3 } } };
+    ds_engine *e = make(&o, (ds_engine_stub){ 0 });
+    ds_gen_image image = { .pos = 100, .n = 90, .embedding = (const float *)ids, .digest = { 7 } };
+    ds_gen_request q = simple(PROMPT, OUT);
+    ds_kv_layout layout = { .version = DS_KV_LAYOUT_VERSION, .block_tokens = DS_KV_BLOCK_TOKENS, .mode = DS_KV_EXACT, .numerics = "stub" };
+    ds_kv_identity id = { .model = { 1 }, .tokenizer = { 2 }, .dialect = { 3 } };
+    ds_kv_span span = { .pos = 100, .n = 90, .digest = { 7 } };
+    uint32_t n = PROMPT, block[5];
+    uint64_t request;
+    ds_event ev[64];
+    ds_key key;
+    ds_err err;
+
+    (void)state;
+    memcpy(all, ids, PROMPT * sizeof *all);
+    q.images = &image;
+    q.n_images = 1;
+    q.cache_domain = "d";
+    assert_ok(ds_engine_add(e, &q, &request, &err));
+    while (ds_engine_run(e))
+        ;
+    for (size_t got; (got = ds_engine_poll(e, ev, 64)) > 0;)
+        for (size_t i = 0; i < got; i++)
+            if (ev[i].kind == DS_EV_TOKEN)
+                all[n++] = ev[i].token.id;
+    assert_int_equal(n, PROMPT + OUT);
+    ds_kv_layout_id(id.layout, &layout);
+    ds_chain_ns(&key, &id, "d", NULL);
+    for (uint32_t i = 0; i < (PROMPT + OUT - 1) / DS_KV_BLOCK_TOKENS; i++) {
+        ds_key before = key;
+        ds_chain_next(&key, &before, all + i * DS_KV_BLOCK_TOKENS, i * DS_KV_BLOCK_TOKENS, &span, 1);
+        block[i] = ds_blocks_find(&e->blocks, &key);
+        assert_true(block[i] != UINT32_MAX);
+        for (uint32_t j = 0; j < i; j++)
+            assert_true(block[i] != block[j]);
+    }
+    ds_engine_destroy(e);
+}
+
 /* ---- scheduling ---------------------------------------------------------------------------------------------------------------------- */
 
 static void better_priorities_first(void **state)
@@ -747,6 +789,7 @@ int main(void)
         cmocka_unit_test(prompts_of_any_length),
         cmocka_unit_test(a_tenant_sees_only_its_own_prefixes),
         cmocka_unit_test(pictures_are_part_of_the_key),
+        cmocka_unit_test(keys_can_be_derived_outside),
         cmocka_unit_test(better_priorities_first),
         cmocka_unit_test(waiting_is_worth_a_priority),
         cmocka_unit_test(chunks_keep_to_the_budget),

@@ -812,8 +812,8 @@ static ds_rc create_and_add(void *ctx, ds_err *err)
     ds_event ev;
     uint64_t id;
     ds_rc rc = ds_engine_create(
-        &e, model, NULL, &(ds_engine_opts){ .max_context = 140, .max_running = 2, .max_requests = 4, .kv_blocks = 2, .template_id = "t" },
-        err);
+        &e, model, NULL,
+        &(ds_engine_opts){ .max_context = 140, .max_running = 2, .max_requests = 4, .kv_blocks = 2, .identity.dialect = "t" }, err);
 
     (void)ctx;
     if (rc != DS_OK)

@@ -1,23 +1,22 @@
-#include "engine/chain.h"
+#include "kv/chain.h"
 
 #include <assert.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/hash.h"
+#include "kv/bytes_internal.h"
+#include "kv/layout.h"
 
-enum { BLOCK = 128, SPAN_FIELD = 40, BUF_BYTES = 8 + 4 * BLOCK + BLOCK * (8 + SPAN_FIELD) };
+enum {
+    BLOCK = DS_KV_BLOCK_TOKENS,
+    SPAN_FIELD = 40,
+    BUF_BYTES = 8 + 4 * BLOCK + BLOCK * (8 + SPAN_FIELD), /* a span has a position of the block at least */
+};
 
 typedef struct {
     uint8_t b[BUF_BYTES];
     size_t n;
 } fields;
-
-static void put_le(uint8_t *at, uint64_t v, int bytes)
-{
-    for (int i = 0; i < bytes; i++)
-        at[i] = (uint8_t)(v >> (8 * i));
-}
 
 static void add(fields *f, const void *bytes, size_t n)
 {
@@ -40,35 +39,36 @@ static void add_text(fields *f, const char *text)
     add(f, h, sizeof h);
 }
 
-void ds_chain_ns(ds_key *out, const ds_engine_opts *o, const char *layout, const char *domain, const char *salt)
+void ds_chain_ns(ds_key *out, const ds_kv_identity *id, const char *domain, const char *salt)
 {
     fields f;
 
     f.n = 0;
-    add(&f, "deepserve prefix 1", 18);
-    add_text(&f, o->model_revision);
-    add_text(&f, o->tokenizer_id);
-    add_text(&f, o->template_id);
-    add_text(&f, layout);
+    add(&f, "deepserve block key 1", 21);
+    add(&f, id->model, sizeof id->model);
+    add(&f, id->tokenizer, sizeof id->tokenizer);
+    add(&f, id->dialect, sizeof id->dialect);
+    add(&f, id->layout, sizeof id->layout);
     add_text(&f, domain);
     add_text(&f, salt);
     ds_sha256(out->b, f.b, f.n);
 }
 
-void ds_chain_next(ds_key *out, const ds_key *before, const int32_t *tokens, uint32_t pos, const ds_gen_image *images, size_t n_images)
+void ds_chain_next(ds_key *out, const ds_key *before, const int32_t *tokens, uint32_t pos, const ds_kv_span *spans, size_t n_spans)
 {
     fields f;
     uint8_t h[32];
 
+    assert(pos % BLOCK == 0);
     f.n = 8 + 4 * BLOCK;
     put_le(f.b, 4 * BLOCK, 8);
     for (uint32_t i = 0; i < BLOCK; i++)
         put_le(f.b + 8 + 4 * i, (uint32_t)tokens[i], 4);
-    for (size_t i = 0; i < n_images; i++) {
-        const ds_gen_image *m = &images[i];
+    for (size_t i = 0; i < n_spans; i++) {
+        const ds_kv_span *m = &spans[i];
         uint8_t span[SPAN_FIELD];
         uint32_t from = m->pos > pos ? m->pos : pos;
-        if (m->pos >= pos + BLOCK || m->pos + m->n <= pos)
+        if (m->n == 0 || from - pos >= BLOCK || from - m->pos >= m->n)
             continue;
         memcpy(span, m->digest, 32);
         put_le(span + 32, from - pos, 4);
