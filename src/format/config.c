@@ -134,6 +134,10 @@ static const fixed text_fixed[] = {
     { "topk_method", DS_JSON_STRING, "noaux_tc", false },
     { "scoring_func", DS_JSON_STRING, "sqrtsoftplus", true },
     { "n_shared_experts", DS_JSON_NUMBER, "1", true },
+    /* Read by the released engine, in no released configuration: other values are another model (model spec, 7). */
+    { "use_fp4_sparse_kv", DS_JSON_TRUE, "true", false },
+    { "hc_shifted", DS_JSON_TRUE, "true", false },
+    { "dspark_target_attn_input", DS_JSON_TRUE, "true", false },
     { NULL, DS_JSON_NULL, NULL, false },
 };
 
@@ -316,6 +320,24 @@ static int source_of(const uint16_t *list, uint32_t n, uint32_t layer)
     for (uint32_t i = 0; i < n && list[i] <= layer; i++)
         found = list[i];
     return found;
+}
+
+/* Another engine can take index keys from other layers than entries; here they come from the same ones. */
+static ds_rc check_index_keys(const ctx *x, const ds_json *text)
+{
+    static const char name[] = "index_k_source_layer_ids";
+    uint16_t ids[DS_CONFIG_MAX_LAYERS];
+    uint32_t n;
+    ds_rc rc;
+
+    if (!ds_json_get(text, name))
+        return DS_OK;
+    rc = read_layers(x, text, name, ids, DS_CONFIG_MAX_LAYERS, false, &n);
+    if (rc != DS_OK)
+        return rc;
+    if (n != x->c->n_kv_sources || memcmp(ids, x->c->kv_source_layer_ids, n * sizeof *ids) != 0)
+        return refuse(x, "text_config.", name, ds_json_get(text, name), "only the layers of kv_source_layer_ids are supported");
+    return DS_OK;
 }
 
 static ds_rc check_topology(const ctx *x)
@@ -563,6 +585,8 @@ static ds_rc read_text(const ctx *x, const ds_json *text)
     if (rc == DS_OK)
         rc = read_layers(x, text, "index_source_layer_ids", c->index_source_layer_ids, DS_CONFIG_MAX_LAYERS, false, &c->n_index_sources);
     if (rc == DS_OK)
+        rc = check_index_keys(x, text);
+    if (rc == DS_OK)
         rc = check_topology(x);
     if (rc == DS_OK)
         rc = read_engram(x, text);
@@ -604,6 +628,24 @@ static ds_rc read_vision(const ctx *x, const ds_json *root)
             "%s: vision_config.hidden_size = %u: must be a multiple of 4 * num_attention_heads = %u (rows and columns rotate pairs)",
             x->file, c->vision.hidden_size, 4 * c->vision.num_attention_heads);
     return DS_OK;
+}
+
+/* `architectures` may be missing or null; what it names must be this model. */
+static ds_rc check_architectures(const ctx *x, const ds_json *root)
+{
+    static const char ours[] = "DeepseekV41ForCausalLM";
+    const ds_json *v = ds_json_get(root, "architectures"), *first;
+
+    if (!v || ds_json_is(v, DS_JSON_NULL))
+        return DS_OK;
+    if (!ds_json_is(v, DS_JSON_ARRAY))
+        return refuse(x, "", "architectures", v, "must be a list of names");
+    first = ds_json_at(v, 0);
+    for (uint32_t i = 0; i < v->n; i++) {
+        if (ds_json_str_eq(ds_json_at(v, i), ours))
+            return DS_OK;
+    }
+    return first ? refuse(x, "", "architectures[0]", first, "only DeepseekV41ForCausalLM is supported") : DS_OK;
 }
 
 static ds_rc read_root(const ctx *x, const ds_json *root)
@@ -653,6 +695,7 @@ static ds_rc read_root(const ctx *x, const ds_json *root)
             !(ds_json_is(block, DS_JSON_ARRAY) && block->n == 2 && ds_json_i64(b0, &n0) && n0 == 32 && ds_json_i64(b1, &n1) && n1 == 32))
             return refuse(x, "quantization_config.", "weight_block_size", block, "only [32, 32] is supported");
         c->has_quantization_config = true;
+        c->has_expert_dtype = ds_json_get(v, "expert_dtype") != NULL;
     }
     return DS_OK;
 }
@@ -678,6 +721,8 @@ ds_rc ds_config_parse(ds_config *out, const char *text, size_t n, const char *na
         rc = ds_fail(err, DS_E_FORMAT, "%s: must hold an object, holds %s", x.file, ds_json_type_name(root));
     else
         rc = check_fixed(&x, "", root, root_fixed);
+    if (rc == DS_OK)
+        rc = check_architectures(&x, root);
     if (rc == DS_OK && !ds_json_is(tc, DS_JSON_OBJECT))
         rc = refuse(&x, "", "text_config", tc, "must be an object");
     if (rc == DS_OK)

@@ -27,7 +27,7 @@ typedef struct {
     int32_t image_token_id;                            /* -1: none */
 
     /* quantization_config; informative: a loader decides by each tensor's dtype */
-    bool has_quantization_config;
+    bool has_quantization_config, has_expert_dtype; /* the latter: a member of it */
 
     /* text_config: shape */
     uint32_t vocab_size;

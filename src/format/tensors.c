@@ -324,9 +324,25 @@ static ds_rc wrong_dtype(const ds_st *st, const ds_tensor *t, const char *want, 
     return ds_fail(err, DS_E_FORMAT, "tensor %s: has dtype %s, must be %s (in %s)", t->name, have, want, file_of(file, st, t));
 }
 
+/* A name as the specification has it, or with `model.` in front of it; never both. *t is NULL when there is neither. */
+static ds_rc find_named(const ds_tensor **t, const ds_st *st, const char *name, ds_err *err)
+{
+    char longer[DS_TENSOR_NAME_MAX + 8];
+    const ds_tensor *prefixed;
+
+    snprintf(longer, sizeof longer, "model.%s", name);
+    prefixed = ds_st_find(st, longer);
+    *t = ds_st_find(st, name);
+    if (*t && prefixed)
+        return ds_fail(err, DS_E_FORMAT, "tensor %s: is there as %s, too; one of them must go", name, longer);
+    if (prefixed)
+        *t = prefixed;
+    return DS_OK;
+}
+
 ds_rc ds_weight_find(ds_weight *out, const ds_st *st, const ds_tensor_want *w, ds_err *err)
 {
-    const ds_tensor *t = ds_st_find(st, w->name), *scale = w->scale[0] ? ds_st_find(st, w->scale) : NULL;
+    const ds_tensor *t = NULL, *scale = NULL;
     static const char *const allowed[] = {
         [DS_FORM_PLAIN] = "BF16 or F32",
         [DS_FORM_FP8] = "F8_E4M3 with a scale, or BF16",
@@ -337,7 +353,14 @@ ds_rc ds_weight_find(ds_weight *out, const ds_st *st, const ds_tensor_want *w, d
     uint64_t shape[2], scale_shape[2];
     ds_dtype dtype;
 
+    ds_rc rc;
+
     *out = (ds_weight){ .dtype = DS_DT_OTHER };
+    rc = find_named(&t, st, w->name, err);
+    if (rc == DS_OK && w->scale[0])
+        rc = find_named(&scale, st, w->scale, err);
+    if (rc != DS_OK)
+        return rc;
     if (!t)
         return w->optional ? DS_OK : ds_fail(err, DS_E_FORMAT, "tensor %s is missing", w->name);
     ds_want_storage(w, true, &dtype, shape, scale_shape);
@@ -377,7 +400,53 @@ static ds_rc check_one(void *arg, const ds_tensor_want *w, ds_err *err)
 
 ds_rc ds_tensors_check(const ds_config *c, const ds_st *st, ds_err *err)
 {
-    return ds_tensors_each(c, check_one, (void *)st, err);
+    ds_rc rc = ds_tensors_each(c, check_one, (void *)st, err);
+    return rc == DS_OK ? ds_tensors_check_quantisation(c, st, err) : rc;
+}
+
+typedef struct {
+    const ds_st *st;
+    uint64_t linears, experts;                     /* quantisable */
+    uint64_t quantised_linears, quantised_experts; /* stored so */
+} quant_count;
+
+static ds_rc count_quantised(void *arg, const ds_tensor_want *w, ds_err *err)
+{
+    quant_count *q = arg;
+    ds_weight found;
+    ds_rc rc;
+
+    if (w->form != DS_FORM_FP8 && w->form != DS_FORM_FP4)
+        return DS_OK;
+    rc = ds_weight_find(&found, q->st, w, err);
+    if (rc != DS_OK || !found.tensor)
+        return rc;
+    if (w->form == DS_FORM_FP8) {
+        q->linears++;
+        q->quantised_linears += found.form == DS_FORM_FP8;
+    } else {
+        q->experts++;
+        q->quantised_experts += found.form == DS_FORM_FP4;
+    }
+    return DS_OK;
+}
+
+ds_rc ds_tensors_check_quantisation(const ds_config *c, const ds_st *st, ds_err *err)
+{
+    quant_count q = { .st = st };
+    ds_rc rc;
+
+    if (!c->has_quantization_config)
+        return DS_OK;
+    rc = ds_tensors_each(c, count_quantised, &q, err);
+    if (rc != DS_OK)
+        return rc;
+    if (q.linears && !q.quantised_linears)
+        return ds_fail(err, DS_E_FORMAT, "config.json: quantization_config says that linears are FP8; all %" PRIu64 " are BF16", q.linears);
+    if (c->has_expert_dtype && q.experts && !q.quantised_experts)
+        return ds_fail(err, DS_E_FORMAT,
+                       "config.json: quantization_config.expert_dtype says that experts are FP4; all %" PRIu64 " are BF16", q.experts);
+    return DS_OK;
 }
 
 ds_rc ds_weight_check_values(const ds_weight *w, ds_err *err)
@@ -423,9 +492,9 @@ static ds_rc find_i64(const ds_tensor **t, const char *name, uint64_t rows, uint
     uint64_t shape[2] = { rows ? rows : cols, cols };
     unsigned ndim = rows ? 2 : 1;
 
-    *t = ds_st_find(st, name);
-    if (!*t)
-        return DS_OK;
+    ds_rc rc = find_named(t, st, name, err);
+    if (rc != DS_OK || !*t)
+        return rc;
     if ((*t)->dtype != DS_DT_I64)
         return wrong_dtype(st, *t, "I64", err);
     return same_shape(*t, shape, ndim) ? DS_OK : wrong_shape(st, *t, shape, ndim, err);

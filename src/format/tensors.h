@@ -1,7 +1,8 @@
 /* The tensors that a config implies (model spec, section 6), as one list that loader, `inspect` and `synth` share.
  *
  * A quantisable tensor may be stored in its released form (codes and a `.scale` beside them) or as BF16 without scale; which one is decided
- * for each tensor by its dtype and by whether its scale is there, never by quantization_config.
+ * for each tensor by its dtype and by whether its scale is there; a quantization_config that says otherwise of all of them is refused.
+ * Every name may have `model.` in front of it in the file.
  * Threads: any.   Memory: none is allocated. */
 #ifndef DS_FORMAT_TENSORS_H
 #define DS_FORMAT_TENSORS_H
@@ -74,8 +75,12 @@ typedef struct {
 /* Presence, dtype and shape. DS_E_FORMAT names tensor, what is there and what must be. Values aren't read. */
 ds_rc ds_weight_find(ds_weight *out, const ds_st *st, const ds_tensor_want *w, ds_err *err);
 
-/* ds_weight_find for all of them. */
+/* ds_weight_find for all of them, and ds_tensors_check_quantisation. */
 ds_rc ds_tensors_check(const ds_config *c, const ds_st *st, ds_err *err);
+
+/* Whether what quantization_config claims can be true: with one, not all linears are BF16, and with `expert_dtype` not all routed experts.
+ * Single BF16 tensors are fine, and so are quantised ones without quantization_config: they say themselves what they are. */
+ds_rc ds_tensors_check_quantisation(const ds_config *c, const ds_st *st, ds_err *err);
 
 /* Finds the first NaN or infinity in values or scales; DS_E_FORMAT with tensor and element. Reads everything. */
 ds_rc ds_weight_check_values(const ds_weight *w, ds_err *err);

@@ -431,6 +431,8 @@ ds_rc ds_weights_open(ds_weights *w, const char *dir, const ds_config *c, const 
     if (rc == DS_OK)
         rc = ds_tensors_each(c, bind, &b, err);
     if (rc == DS_OK)
+        rc = ds_tensors_check_quantisation(c, w->files, err);
+    if (rc == DS_OK)
         rc = check_memory(w, o, err);
     if (rc == DS_OK && c->n_engram_layers)
         rc = bind_hash(&b, o, err);

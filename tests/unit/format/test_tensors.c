@@ -110,6 +110,9 @@ static void samples(void **state)
 typedef struct {
     FILE *header, *data;
     bool quantised, with_optional;
+    bool bf16_experts;  /* although the rest is quantised */
+    const char *prefix; /* in front of every name */
+    const char *twice;  /* this tensor without the prefix, too */
     const char *drop;   /* leave this tensor out */
     const char *change; /* give this one another dtype or shape */
     const char *dtype;
@@ -132,14 +135,22 @@ static void put(maker *m, const char *name, ds_dtype t, const uint64_t *shape, i
         snprintf(dims, sizeof dims, "[%llu]", (unsigned long long)shape[0]);
     else
         snprintf(dims, sizeof dims, "[%llu,%llu]", (unsigned long long)shape[0], (unsigned long long)shape[1]);
+    if (m->twice && strcmp(name, m->twice) == 0) {
+        maker again = *m;
+        again.twice = NULL;
+        again.prefix = "";
+        put(&again, name, t, shape, ndim, w);
+        m->at = again.at;
+        m->n = again.n;
+    }
     if (m->change && strcmp(name, m->change) == 0) {
         dtype = m->dtype ? m->dtype : dtype;
         bytes = m->shape || m->dtype ? m->bytes : bytes;
         if (m->shape)
             strcpy(dims, m->shape);
     }
-    fprintf(m->header, "%s\"%s\":{\"dtype\":\"%s\",\"shape\":%s,\"data_offsets\":[%llu,%llu]}", m->n++ ? "," : "", name, dtype, dims,
-            (unsigned long long)m->at, (unsigned long long)(m->at + bytes));
+    fprintf(m->header, "%s\"%s%s\":{\"dtype\":\"%s\",\"shape\":%s,\"data_offsets\":[%llu,%llu]}", m->n++ ? "," : "",
+            m->prefix ? m->prefix : "", name, dtype, dims, (unsigned long long)m->at, (unsigned long long)(m->at + bytes));
     m->at += bytes;
     (void)w;
 }
@@ -152,7 +163,7 @@ static ds_rc make_one(void *arg, const ds_tensor_want *w, ds_err *err)
     ds_dtype t;
     if (w->optional && !m->with_optional)
         return DS_OK;
-    ds_want_storage(w, m->quantised, &t, shape, scale);
+    ds_want_storage(w, m->quantised && !(m->bf16_experts && w->form == DS_FORM_FP4), &t, shape, scale);
     put(m, w->name, t, shape, w->ndim, w);
     if (scale[0])
         put(m, w->scale, DS_DT_F8_E8M0, scale, 2, w);
@@ -196,9 +207,44 @@ static void whole_checkpoints_pass(void **state)
     for (size_t i = 0; i < 4; i++) {
         assert_ok(ds_config_load(&c, path[i], &err));
         assert_ok(make_and_check((maker){ .quantised = true }, &c, &err));
-        assert_ok(make_and_check((maker){ .quantised = false }, &c, &err));
         assert_ok(make_and_check((maker){ .quantised = true, .with_optional = true }, &c, &err));
+        c.has_quantization_config = false;
+        assert_ok(make_and_check((maker){ .quantised = false }, &c, &err));
     }
+}
+
+static void quantisation_is_as_claimed(void **state)
+{
+    (void)state;
+    ds_err err;
+    ds_config c;
+    assert_ok(ds_config_load(&c, TINY("a"), &err));
+    assert_true(c.has_quantization_config && c.has_expert_dtype);
+    assert_refused(make_and_check((maker){ .quantised = false }, &c, &err), DS_E_FORMAT,
+                   "quantization_config says that linears are FP8; all ");
+    assert_refused(make_and_check((maker){ .quantised = true, .bf16_experts = true }, &c, &err), DS_E_FORMAT,
+                   "quantization_config.expert_dtype says that experts are FP4; all ");
+    c.has_expert_dtype = false;
+    assert_ok(make_and_check((maker){ .quantised = true, .bf16_experts = true }, &c, &err));
+    c.has_quantization_config = false; /* tensors say themselves what they are */
+    assert_ok(make_and_check((maker){ .quantised = true }, &c, &err));
+}
+
+static void names_may_have_a_prefix(void **state)
+{
+    (void)state;
+    ds_err err;
+    ds_config c;
+    assert_ok(ds_config_load(&c, TINY("a"), &err));
+    assert_ok(make_and_check((maker){ .quantised = true, .with_optional = true, .prefix = "model." }, &c, &err));
+    assert_refused(make_and_check((maker){ .quantised = true, .prefix = "models." }, &c, &err), DS_E_FORMAT,
+                   "tensor embed.weight is missing");
+    assert_refused(make_and_check((maker){ .quantised = true, .prefix = "model.", .drop = "layers.0.attn.wq_a.scale" }, &c, &err),
+                   DS_E_FORMAT, "tensor layers.0.attn.wq_a.scale is missing; model.layers.0.attn.wq_a.weight is F8_E4M3");
+    assert_refused(make_and_check((maker){ .quantised = true, .prefix = "model.", .twice = "norm.weight" }, &c, &err), DS_E_FORMAT,
+                   "tensor norm.weight: is there as model.norm.weight, too");
+    assert_refused(make_and_check((maker){ .quantised = true, .prefix = "model.", .twice = "layers.0.attn.wq_a.scale" }, &c, &err),
+                   DS_E_FORMAT, "tensor layers.0.attn.wq_a.scale: is there as model.");
 }
 
 static void spoilt_tensors_are_refused(void **state)
@@ -273,8 +319,12 @@ static void names_of_kinds(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(released_totals),        cmocka_unit_test(samples),
-        cmocka_unit_test(whole_checkpoints_pass), cmocka_unit_test(spoilt_tensors_are_refused),
+        cmocka_unit_test(released_totals),
+        cmocka_unit_test(samples),
+        cmocka_unit_test(whole_checkpoints_pass),
+        cmocka_unit_test(spoilt_tensors_are_refused),
+        cmocka_unit_test(quantisation_is_as_claimed),
+        cmocka_unit_test(names_may_have_a_prefix),
         cmocka_unit_test(names_of_kinds),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
