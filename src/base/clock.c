@@ -1,4 +1,4 @@
-/* Monotonic time. */
+/* Time. */
 #include "base/clock.h"
 
 #include <time.h>
@@ -14,4 +14,9 @@ uint64_t ds_now_ns(void)
 uint64_t ds_now_us(void)
 {
     return ds_now_ns() / 1000;
+}
+
+int64_t ds_wall_s(void)
+{
+    return (int64_t)time(NULL);
 }

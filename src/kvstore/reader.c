@@ -1,0 +1,258 @@
+/* Reading one block from k + 1 devices and taking the first k that are right. */
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "kvstore/volume_internal.h"
+
+enum { DEFAULT_HEDGE_NS = 10000000 };
+#define DEFAULT_LIMIT_NS 5000000000u
+
+/* A device as this reader sees it. */
+typedef struct {
+    uint8_t *buf; /* aligned, buf_bytes */
+    size_t buf_bytes;
+    bool busy;         /* an operation is in flight that writes to buf */
+    uint32_t call;     /* which call it is of */
+    size_t skip, want; /* bytes of buf in front of the record; that must have arrived */
+} lane;
+
+struct ds_volume_reader {
+    ds_volume *v;
+    struct io_uring ring;
+    lane lane[DS_SEG_MAX_DEVICES];
+    uint8_t *decoded; /* [k] shards that had to be computed */
+    size_t decoded_bytes;
+    uint32_t call, in_flight;
+};
+
+/* One call. */
+typedef struct {
+    ds_volume_reader *r;
+    ds_vol_segment *s;
+    const ds_volume_place *p;
+    const ds_key *key;
+    bool asked[DS_SEG_MAX_DEVICES], have[DS_SEG_MAX_DEVICES];
+    uint32_t n_have, waiting; /* shards; operations of this call in flight */
+    ds_read_info info;
+    bool nomem;
+} call;
+
+ds_rc ds_volume_reader_create(ds_volume_reader **out, ds_volume *v, ds_err *err)
+{
+    ds_volume_reader *r = calloc(1, sizeof *r);
+    int e;
+
+    *out = NULL;
+    if (!r)
+        return ds_fail(err, DS_E_NOMEM, "out of memory");
+    r->v = v;
+    e = io_uring_queue_init(2 * DS_SEG_MAX_DEVICES, &r->ring, 0);
+    if (e) {
+        free(r);
+        return ds_fail(err, DS_E_IO, "io_uring: %s", strerror(-e));
+    }
+    *out = r;
+    return DS_OK;
+}
+
+/* Takes one completion: the lane that it is of, or NULL when none came until then. */
+static lane *complete(ds_volume_reader *r, uint64_t until_ns, int *res)
+{
+    struct io_uring_cqe *c = NULL;
+    lane *l;
+
+    while (io_uring_peek_cqe(&r->ring, &c) != 0) {
+        uint64_t now = ds_now_ns(), left = until_ns > now ? until_ns - now : 0;
+        struct __kernel_timespec t = { .tv_sec = (long long)(left / 1000000000), .tv_nsec = (long long)(left % 1000000000) };
+        if (left == 0)
+            return NULL;
+        if (io_uring_wait_cqe_timeout(&r->ring, &c, &t) == 0)
+            break;
+    }
+    l = &r->lane[io_uring_cqe_get_data64(c)];
+    *res = c->res;
+    io_uring_cqe_seen(&r->ring, c);
+    l->busy = false;
+    r->in_flight--;
+    return l;
+}
+
+void ds_volume_reader_destroy(ds_volume_reader *r)
+{
+    int res;
+
+    if (!r)
+        return;
+    while (r->in_flight) /* they write to our buffers */
+        complete(r, ds_now_ns() + 1000000000, &res);
+    io_uring_queue_exit(&r->ring);
+    for (uint32_t d = 0; d < DS_SEG_MAX_DEVICES; d++)
+        free(r->lane[d].buf);
+    free(r->decoded);
+    free(r);
+}
+
+static bool make_room(uint8_t **buf, size_t *have, size_t want)
+{
+    want = (want + DS_SEG_ALIGN - 1) / DS_SEG_ALIGN * DS_SEG_ALIGN;
+    if (want <= *have)
+        return true;
+    free(*buf);
+    *buf = aligned_alloc(DS_SEG_ALIGN, want);
+    *have = *buf ? want : 0;
+    return *buf != NULL;
+}
+
+/* Asks a device for its record. False: it hasn't the segment, or can't be asked now. */
+static bool ask(call *c, uint32_t d)
+{
+    ds_volume_reader *r = c->r;
+    const ds_seg_header *h = &c->s->h;
+    lane *l = &r->lane[d];
+    uint64_t at = c->p->offset + ds_seg_record_at(c->p->of, c->p->at, h->shard_bytes), from = at / DS_SEG_ALIGN * DS_SEG_ALIGN;
+    size_t skip = (size_t)(at - from), want = skip + DS_SEG_RECORD_HEADER + h->shard_bytes,
+           whole = (want + DS_SEG_ALIGN - 1) / DS_SEG_ALIGN * DS_SEG_ALIGN;
+    struct io_uring_sqe *q;
+
+    if (c->asked[d] || l->busy || c->s->fd[d] < 0)
+        return false;
+    if (!make_room(&l->buf, &l->buf_bytes, whole)) {
+        c->nomem = true;
+        return false;
+    }
+    q = io_uring_get_sqe(&r->ring); /* room for two a device, and a lane has at most one in flight */
+    io_uring_prep_read(q, c->s->fd[d], l->buf, (unsigned)whole, from);
+    io_uring_sqe_set_data64(q, d);
+    l->skip = skip;
+    l->want = want;
+    l->busy = true;
+    l->call = r->call;
+    r->in_flight++;
+    c->asked[d] = true;
+    c->waiting++;
+    c->info.asked++;
+    return true;
+}
+
+/* Asks up to n devices that weren't asked yet, data shards first. Number of them. */
+static uint32_t ask_more(call *c, uint32_t n)
+{
+    uint32_t asked = 0;
+
+    for (uint32_t d = 0; d < c->r->v->n && asked < n; d++)
+        asked += ask(c, d);
+    return asked;
+}
+
+/* A device's answer: is it the shard that we want? */
+static void take(call *c, lane *l, int res)
+{
+    uint32_t d = (uint32_t)(l - c->r->lane);
+    const ds_seg_header *h = &c->s->h;
+    const uint8_t *p = l->buf + l->skip;
+    ds_seg_record rec;
+
+    c->waiting--;
+    if (res < 0 || (size_t)res < l->want) {
+        c->info.failed++;
+        return;
+    }
+    if (!ds_seg_record_read(&rec, p) || !ds_key_equal(&rec.key, c->key) || rec.segment != h->segment || rec.generation != h->generation ||
+        rec.device != d || rec.crc != c->p->crc || rec.shard_crc != ds_crc32c(p + DS_SEG_RECORD_HEADER, h->shard_bytes)) {
+        c->info.bad++;
+        return;
+    }
+    c->have[d] = true;
+    c->n_have++;
+}
+
+/* Puts the block together from k shards. */
+static ds_read_result assemble(call *c, uint8_t *out)
+{
+    ds_volume_reader *r = c->r;
+    const ds_seg_header *h = &c->s->h;
+    uint8_t *shard[DS_SEG_MAX_DEVICES];
+    uint32_t k = r->v->k, sb = h->shard_bytes;
+
+    for (uint32_t d = 0; d < r->v->n; d++) {
+        shard[d] = c->have[d] ? r->lane[d].buf + r->lane[d].skip + DS_SEG_RECORD_HEADER : NULL;
+        c->info.decoded = c->info.decoded || (d < k && !c->have[d]);
+    }
+    if (c->info.decoded && !make_room(&r->decoded, &r->decoded_bytes, (size_t)k * sb)) {
+        c->nomem = true;
+        return DS_READ_IO;
+    }
+    for (uint32_t d = 0; d < k; d++)
+        shard[d] = shard[d] ? shard[d] : r->decoded + (size_t)d * sb;
+    if (c->info.decoded)
+        ds_code_decode(&r->v->code, shard, c->have, sb);
+    for (uint32_t d = 0; d < k && (uint64_t)d * sb < h->block_bytes; d++) {
+        uint32_t n = h->block_bytes - d * sb;
+        memcpy(out + (size_t)d * sb, shard[d], n < sb ? n : sb);
+    }
+    return ds_crc32c(out, h->block_bytes) == c->p->crc ? DS_READ_OK : DS_READ_CORRUPT;
+}
+
+/* Waits for shards until there are k, or there is no more hope, or the deadline passes. */
+static ds_read_result gather(call *c, const ds_read_opts *o)
+{
+    ds_volume_reader *r = c->r;
+    uint64_t now = ds_now_ns(), hedge = now + (o->hedge_ns ? o->hedge_ns : DEFAULT_HEDGE_NS),
+             deadline = o->deadline_ns ? o->deadline_ns : now + DEFAULT_LIMIT_NS;
+    uint32_t k = r->v->k;
+    bool hedged = false;
+
+    if (now >= deadline)
+        return DS_READ_LATE;
+    ask_more(c, r->v->m ? k + 1 : k);
+    while (c->n_have < k) {
+        uint64_t until = !hedged && hedge < deadline ? hedge : deadline;
+        lane *l;
+        int res;
+
+        if (c->n_have + c->waiting < k)
+            ask_more(c, k - c->n_have - c->waiting);
+        if (c->n_have + c->waiting < k && r->in_flight == c->waiting) /* nobody is left to ask */
+            return c->info.bad ? DS_READ_CORRUPT : DS_READ_IO;
+        io_uring_submit(&r->ring);
+        l = complete(r, until, &res);
+        if (l && l->call == r->call)
+            take(c, l, res);
+        if (l)
+            continue;
+        if (ds_now_ns() >= deadline)
+            return DS_READ_LATE;
+        hedged = true;
+        ask_more(c, r->v->n);
+    }
+    return DS_READ_OK;
+}
+
+ds_read_result ds_volume_read(ds_volume_reader *r, const ds_volume_place *p, const ds_key *key, uint8_t *out, size_t cap,
+                              const ds_read_opts *o, ds_read_info *info)
+{
+    call c = { .r = r, .p = p, .key = key };
+    ds_read_result result;
+
+    c.s = ds_vol_take(r->v, p->segment);
+    if (info)
+        *info = c.info;
+    if (!c.s)
+        return DS_READ_GONE;
+    r->call++;
+    if (cap < c.s->h.block_bytes || p->of == 0 || p->of > DS_SEG_EXTENT_BLOCKS || p->at >= p->of || p->offset % DS_SEG_ALIGN)
+        result = DS_READ_CORRUPT;
+    else
+        result = gather(&c, o ? o : &(ds_read_opts){ 0 });
+    if (result == DS_READ_OK)
+        result = assemble(&c, out);
+    if (c.nomem && result != DS_READ_OK)
+        result = DS_READ_IO;
+    ds_vol_give(c.s);
+    if (info)
+        *info = c.info;
+    return result;
+}

@@ -1,0 +1,764 @@
+/* Opening a store, appending, sealing, dropping. */
+#include "kvstore/volume_internal.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/hash.h"
+#include "base/json.h"
+
+enum { STORE_FILE_MAX_BYTES = 4096, HOUR_S = 3600 };
+
+static uint32_t need(const ds_volume *v)
+{
+    return v->m ? v->k + 1 : v->k;
+}
+
+/* ---- the store's directories ---- */
+
+void ds_volume_default_code(uint32_t n, uint32_t *k, uint32_t *m)
+{
+    *m = n >= 6 ? 2 : n >= 2 ? 1 : 0;
+    *k = n - *m;
+}
+
+typedef struct {
+    bool there;
+    uint8_t store[16];
+    uint32_t device, devices, k, m;
+} store_file;
+
+static bool member_u32(const ds_json *o, const char *name, uint32_t *out)
+{
+    int64_t v;
+
+    if (!ds_json_i64(ds_json_get(o, name), &v) || v < 0 || v > UINT32_MAX)
+        return false;
+    *out = (uint32_t)v;
+    return true;
+}
+
+static ds_rc read_store_file(store_file *f, const char *dir, ds_err *err)
+{
+    char path[4096], label[120], *text;
+    size_t n;
+    struct stat st;
+    ds_json_doc *doc;
+    const ds_json *o, *id;
+    uint32_t format = 0;
+    bool ok;
+    ds_rc rc;
+
+    *f = (store_file){ 0 };
+    if ((size_t)snprintf(path, sizeof path, "%s/store.json", dir) >= sizeof path)
+        return ds_fail(err, DS_E_ARG, "%s: the path is too long", ds_file_label(label, sizeof label, dir));
+    if (lstat(path, &st) != 0)
+        return errno == ENOENT ? DS_OK : ds_fail(err, DS_E_IO, "%s: %s", ds_file_label(label, sizeof label, path), strerror(errno));
+    rc = ds_file_read(&text, &n, path, STORE_FILE_MAX_BYTES, err);
+    if (rc != DS_OK)
+        return rc;
+    rc = ds_json_parse(&doc, text, n, &(ds_json_opts){ .max_depth = 4, .refuse_duplicates = true }, err);
+    free(text);
+    ds_file_label(label, sizeof label, path);
+    if (rc != DS_OK)
+        return ds_err_prefix(err, rc, "%s: ", label);
+    o = ds_json_root(doc);
+    id = ds_json_get(o, "store");
+    ok = member_u32(o, "format", &format) && member_u32(o, "device", &f->device) && member_u32(o, "devices", &f->devices) &&
+         member_u32(o, "k", &f->k) && member_u32(o, "m", &f->m) && id && id->type == DS_JSON_STRING && id->text_len == 32 &&
+         strspn(id->text, "0123456789abcdef") == 32;
+    for (int i = 0; ok && i < 16; i++)
+        sscanf(id->text + 2 * i, "%2hhx", &f->store[i]);
+    ds_json_free(doc);
+    if (format > 1)
+        return ds_fail(err, DS_E_FORMAT, "%s: format %u, this program knows 1", label, format);
+    if (!ok || f->k == 0 || f->k > DS_SEG_MAX_DEVICES || f->m > DS_SEG_MAX_DEVICES || f->k + f->m != f->devices ||
+        f->device >= f->devices || f->devices > DS_SEG_MAX_DEVICES)
+        return ds_fail(err, DS_E_FORMAT, "%s: not what a store's file holds", label);
+    f->there = true;
+    return DS_OK;
+}
+
+static ds_rc write_store_file(const ds_volume *v, uint32_t device, const char *dir, ds_err *err)
+{
+    char path[4096], text[256], hex[33], label[120];
+    int fd, n;
+    ds_rc rc;
+
+    ds_hex(hex, v->store, 16);
+    n = snprintf(text, sizeof text, "{\"format\":1,\"store\":\"%s\",\"device\":%u,\"devices\":%u,\"k\":%u,\"m\":%u}\n", hex, device, v->n,
+                 v->k, v->m);
+    if ((size_t)snprintf(path, sizeof path, "%s/store.json", dir) >= sizeof path)
+        return ds_fail(err, DS_E_ARG, "%s: the path is too long", ds_file_label(label, sizeof label, dir));
+    fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    if (fd < 0)
+        return ds_fail(err, DS_E_IO, "%s: %s", ds_file_label(label, sizeof label, path), strerror(errno));
+    rc = ds_file_write(fd, text, (size_t)n, path, err);
+    if (rc == DS_OK && fsync(fd) != 0)
+        rc = ds_fail(err, DS_E_IO, "%s: %s", ds_file_label(label, sizeof label, path), strerror(errno));
+    close(fd);
+    if (rc != DS_OK)
+        unlink(path);
+    return rc;
+}
+
+/* Which directory is which device; for a new store all of them in the order given. */
+static ds_rc find_devices(ds_volume *v, const ds_volume_opts *o, uint32_t device[DS_SEG_MAX_DEVICES], bool *fresh, ds_err *err)
+{
+    store_file f[DS_SEG_MAX_DEVICES];
+    const store_file *one = NULL;
+    bool taken[DS_SEG_MAX_DEVICES] = { false };
+    char label[120];
+    uint32_t there = 0;
+
+    for (uint32_t i = 0; i < o->n_dirs; i++) {
+        ds_rc rc = read_store_file(&f[i], o->dirs[i], err);
+        if (rc != DS_OK)
+            return rc;
+        there += f[i].there;
+        one = f[i].there ? &f[i] : one;
+    }
+    *fresh = !one;
+    v->n = o->n_dirs;
+    v->k = o->k;
+    v->m = o->m;
+    if (one) {
+        if (o->k && (o->k != one->k || o->m != one->m))
+            return ds_fail(err, DS_E_ARG, "the store has the code %u+%u, not %u+%u", one->k, one->m, o->k, o->m);
+        if (o->n_dirs != one->devices)
+            return ds_fail(err, DS_E_ARG, "the store has %u devices, %u directories are given", one->devices, o->n_dirs);
+        v->k = one->k;
+        v->m = one->m;
+        memcpy(v->store, one->store, sizeof v->store);
+    } else {
+        if (v->k == 0)
+            ds_volume_default_code(v->n, &v->k, &v->m);
+        if (v->k > DS_SEG_MAX_DEVICES || v->m > DS_SEG_MAX_DEVICES || v->k + v->m != v->n)
+            return ds_fail(err, DS_E_ARG, "code %u+%u needs %u directories, %u are given", v->k, v->m, v->k + v->m, v->n);
+        if (o->read_only)
+            return ds_fail(err, DS_E_FORMAT, "%s: no KV store", ds_file_label(label, sizeof label, o->dirs[0]));
+        if (getrandom(v->store, sizeof v->store, 0) != sizeof v->store)
+            return ds_fail(err, DS_E_IO, "no random numbers: %s", strerror(errno));
+    }
+    for (uint32_t i = 0; i < o->n_dirs; i++) {
+        device[i] = one ? f[i].device : i;
+        if (!one || !f[i].there)
+            continue;
+        if (memcmp(f[i].store, one->store, sizeof one->store) != 0 || f[i].k != one->k || f[i].m != one->m)
+            return ds_fail(err, DS_E_FORMAT, "%s: belongs to another store than the directories before it",
+                           ds_file_label(label, sizeof label, o->dirs[i]));
+        if (taken[device[i]])
+            return ds_fail(err, DS_E_FORMAT, "%s: is device %u, and so is one before it", ds_file_label(label, sizeof label, o->dirs[i]),
+                           device[i]);
+        taken[device[i]] = true;
+    }
+    if (one && there < one->k)
+        return ds_fail(err, DS_E_FORMAT, "%u of the store's %u devices are there, %u are needed", there, one->devices, one->k);
+    for (uint32_t i = 0, free_one = 0; one && i < o->n_dirs; i++) /* an empty directory stands for a device that is missing */
+        if (!f[i].there) {
+            while (taken[free_one])
+                free_one++;
+            device[i] = free_one;
+            taken[free_one] = true;
+            v->bad |= 1u << device[i];
+        }
+    return DS_OK;
+}
+
+static ds_rc open_device(ds_volume *v, uint32_t device, const char *dir, bool fresh, ds_err *err)
+{
+    char label[120];
+    ds_rc rc;
+
+    v->name[device] = strdup(dir);
+    if (!v->name[device])
+        return ds_fail(err, DS_E_NOMEM, "out of memory");
+    if (v->bad & 1u << device)
+        return DS_OK;
+    v->dir[device] = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fresh && (rc = write_store_file(v, device, dir, err)) != DS_OK)
+        return rc;
+    v->lock[device] = v->dir[device] < 0 ? -1 : openat(v->dir[device], "store.json", O_RDONLY | O_CLOEXEC);
+    if (v->lock[device] < 0 || (fresh && fsync(v->dir[device]) != 0))
+        return ds_fail(err, DS_E_IO, "%s: %s", ds_file_label(label, sizeof label, dir), strerror(errno));
+    if (flock(v->lock[device], LOCK_EX | LOCK_NB) != 0)
+        return ds_fail(err, DS_E_AGAIN, "%s: another process has this store open", ds_file_label(label, sizeof label, dir));
+    return DS_OK;
+}
+
+/* Whether files of this volume can be read around the page cache: some file systems can't. */
+static bool try_direct(const ds_volume *v)
+{
+    for (uint32_t d = 0; d < v->n; d++) {
+        int fd = v->dir[d] < 0 ? -1 : openat(v->dir[d], "store.json", O_RDONLY | O_CLOEXEC | O_DIRECT);
+        if (v->dir[d] >= 0 && fd < 0)
+            return false;
+        if (fd >= 0)
+            close(fd);
+    }
+    return true;
+}
+
+ds_rc ds_volume_open(ds_volume **out, const ds_volume_opts *o, ds_err *err)
+{
+    uint32_t device[DS_SEG_MAX_DEVICES] = { 0 };
+    bool fresh = false;
+    ds_volume *v;
+    ds_rc rc;
+
+    *out = NULL;
+    if (o->n_dirs == 0 || o->n_dirs > DS_SEG_MAX_DEVICES)
+        return ds_fail(err, DS_E_ARG, "%u directories: expected 1 to %d", o->n_dirs, DS_SEG_MAX_DEVICES);
+    v = calloc(1, sizeof *v);
+    if (!v)
+        return ds_fail(err, DS_E_NOMEM, "out of memory");
+    pthread_rwlock_init(&v->mu, NULL);
+    for (uint32_t d = 0; d < DS_SEG_MAX_DEVICES; d++)
+        v->dir[d] = v->lock[d] = -1;
+    v->segment_bytes = o->segment_bytes ? o->segment_bytes : 256u << 20;
+    v->capacity_bytes = o->capacity_bytes;
+    v->read_only = o->read_only;
+    v->next = 1;
+    rc = find_devices(v, o, device, &fresh, err);
+    if (rc == DS_OK)
+        rc = ds_code_init(&v->code, v->k, v->m, err);
+    for (uint32_t i = 0; rc == DS_OK && i < o->n_dirs; i++)
+        rc = open_device(v, device[i], o->dirs[i], fresh, err);
+    if (rc == DS_OK) {
+        int e = io_uring_queue_init(2 * DS_SEG_MAX_DEVICES, &v->ring, 0);
+        v->has_ring = e == 0;
+        if (e)
+            rc = ds_fail(err, DS_E_IO, "io_uring: %s", strerror(-e));
+    }
+    if (rc == DS_OK) {
+        v->direct = try_direct(v);
+        rc = ds_vol_recover(v, o->found, o->ctx, err);
+    }
+    if (rc != DS_OK) {
+        for (uint32_t d = 0; fresh && d < v->n; d++) /* no half of a new store stays behind */
+            if (v->dir[d] >= 0)
+                unlinkat(v->dir[d], "store.json", 0);
+        ds_volume_close(v);
+        return rc;
+    }
+    *out = v;
+    return DS_OK;
+}
+
+void ds_volume_close(ds_volume *v)
+{
+    if (!v)
+        return;
+    for (uint32_t c = 0; c < DS_VOLUME_CLASSES; c++)
+        if (v->open[c])
+            ds_vol_seal(v, v->open[c]);
+    for (uint32_t i = 0; i < v->n_seg; i++)
+        ds_vol_give(v->seg[i]);
+    free(v->seg);
+    for (uint32_t d = 0; d < DS_SEG_MAX_DEVICES; d++) {
+        if (v->lock[d] >= 0)
+            close(v->lock[d]);
+        if (v->dir[d] >= 0)
+            close(v->dir[d]);
+        free(v->name[d]);
+        free(v->buf[d]);
+    }
+    if (v->has_ring)
+        io_uring_queue_exit(&v->ring);
+    pthread_rwlock_destroy(&v->mu);
+    free(v);
+}
+
+void ds_volume_stat(ds_volume *v, ds_volume_stats *out)
+{
+    pthread_rwlock_rdlock(&v->mu);
+    *out = (ds_volume_stats){ .k = v->k,
+                              .m = v->m,
+                              .segments = v->n_seg,
+                              .bad_devices = (uint32_t)__builtin_popcount(v->bad),
+                              .direct = v->direct,
+                              .bytes = v->bytes,
+                              .extents = v->extents,
+                              .blocks = v->blocks };
+    pthread_rwlock_unlock(&v->mu);
+}
+
+/* ---- segments ---- */
+
+void ds_vol_file_name(char out[24], uint64_t segment)
+{
+    snprintf(out, 24, "%016" PRIx64 ".seg", segment);
+}
+
+int ds_vol_open_file(const ds_volume *v, uint32_t device, uint64_t segment)
+{
+    char name[24];
+
+    ds_vol_file_name(name, segment);
+    return openat(v->dir[device], name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | (v->direct ? O_DIRECT : 0));
+}
+
+ds_vol_segment *ds_vol_segment_new(ds_volume *v)
+{
+    ds_vol_segment *s = calloc(1, sizeof *s);
+
+    if (!s)
+        return NULL;
+    for (uint32_t d = 0; d < DS_SEG_MAX_DEVICES; d++)
+        s->fd[d] = s->write_fd[d] = -1;
+    memcpy(s->h.store, v->store, sizeof s->h.store);
+    s->h.k = v->k;
+    s->h.m = v->m;
+    atomic_init(&s->refs, 1);
+    return s;
+}
+
+/* Number of segments before the first that isn't below `segment`. [mu] */
+static uint32_t lower_bound(const ds_volume *v, uint64_t segment)
+{
+    uint32_t low = 0, high = v->n_seg;
+
+    while (low < high) {
+        uint32_t mid = low + (high - low) / 2;
+        if (v->seg[mid]->h.segment < segment)
+            low = mid + 1;
+        else
+            high = mid;
+    }
+    return low;
+}
+
+ds_vol_segment *ds_vol_take(ds_volume *v, uint64_t segment)
+{
+    ds_vol_segment *s = NULL;
+    uint32_t i;
+
+    pthread_rwlock_rdlock(&v->mu);
+    i = lower_bound(v, segment);
+    if (i < v->n_seg && v->seg[i]->h.segment == segment) {
+        s = v->seg[i];
+        atomic_fetch_add_explicit(&s->refs, 1, memory_order_relaxed); /* the table's own reference keeps it alive here */
+    }
+    pthread_rwlock_unlock(&v->mu);
+    return s;
+}
+
+void ds_vol_give(ds_vol_segment *s)
+{
+    if (atomic_fetch_sub_explicit(&s->refs, 1, memory_order_acq_rel) != 1)
+        return;
+    for (uint32_t d = 0; d < DS_SEG_MAX_DEVICES; d++) {
+        if (s->fd[d] >= 0)
+            close(s->fd[d]);
+        if (s->write_fd[d] >= 0)
+            close(s->write_fd[d]);
+    }
+    free(s->items);
+    free(s);
+}
+
+bool ds_vol_insert(ds_volume *v, ds_vol_segment *s)
+{
+    bool ok = true;
+
+    pthread_rwlock_wrlock(&v->mu);
+    if (v->n_seg == v->cap_seg) {
+        uint32_t cap = v->cap_seg ? 2 * v->cap_seg : 64;
+        ds_vol_segment **p = realloc(v->seg, cap * sizeof *p);
+        ok = p != NULL;
+        if (ok) {
+            v->seg = p;
+            v->cap_seg = cap;
+        }
+    }
+    if (ok) {
+        uint32_t i = lower_bound(v, s->h.segment);
+        memmove(v->seg + i + 1, v->seg + i, (v->n_seg - i) * sizeof *v->seg);
+        v->seg[i] = s;
+        v->n_seg++;
+    }
+    pthread_rwlock_unlock(&v->mu);
+    return ok;
+}
+
+static void account(ds_volume *v, ds_vol_segment *s, uint64_t bytes, bool add)
+{
+    pthread_rwlock_wrlock(&v->mu);
+    v->bytes = add ? v->bytes + bytes : v->bytes - bytes;
+    pthread_rwlock_unlock(&v->mu);
+    s->file_bytes = add ? s->file_bytes + bytes : s->file_bytes - bytes;
+}
+
+/* A device failed for this segment: it gets nothing more of it. */
+static void give_up(ds_volume *v, ds_vol_segment *s, uint32_t d)
+{
+    close(s->write_fd[d]);
+    s->write_fd[d] = -1;
+    pthread_rwlock_wrlock(&v->mu);
+    v->bad |= 1u << d;
+    pthread_rwlock_unlock(&v->mu);
+}
+
+static uint32_t writable(const ds_volume *v, const ds_vol_segment *s)
+{
+    uint32_t n = 0;
+
+    for (uint32_t d = 0; d < v->n; d++)
+        n += s->write_fd[d] >= 0;
+    return n;
+}
+
+static bool write_all(int fd, const uint8_t *p, size_t n, uint64_t at)
+{
+    while (n) {
+        ssize_t w = pwrite(fd, p, n, (off_t)at);
+        if (w < 0 && errno == EINTR)
+            continue;
+        if (w <= 0)
+            return false;
+        p += w;
+        at += (uint64_t)w;
+        n -= (size_t)w;
+    }
+    return true;
+}
+
+/* fdatasync on every device that has it, side by side. */
+static void sync_segment(ds_volume *v, ds_vol_segment *s)
+{
+    uint32_t left = 0;
+
+    for (uint32_t d = 0; d < v->n; d++)
+        if (s->write_fd[d] >= 0) {
+            struct io_uring_sqe *q = io_uring_get_sqe(&v->ring); /* the ring has room for one a device */
+            io_uring_prep_fsync(q, s->write_fd[d], IORING_FSYNC_DATASYNC);
+            io_uring_sqe_set_data64(q, d);
+            left++;
+        }
+    while (left) {
+        struct io_uring_cqe *c;
+        int e = io_uring_submit_and_wait(&v->ring, 1);
+        if (e < 0 && e != -EINTR && e != -EAGAIN && e != -EBUSY)
+            break;
+        while (left && io_uring_peek_cqe(&v->ring, &c) == 0) {
+            if (c->res < 0)
+                give_up(v, s, (uint32_t)io_uring_cqe_get_data64(c));
+            io_uring_cqe_seen(&v->ring, c);
+            left--;
+        }
+    }
+    for (uint32_t d = 0; left && d < v->n; d++) /* the ring itself failed: nothing is known of any */
+        if (s->write_fd[d] >= 0)
+            give_up(v, s, d);
+}
+
+/* ---- writing ---- */
+
+static uint64_t footers(const ds_volume *v, uint64_t items)
+{
+    return ds_seg_footer_bytes(items) * v->n;
+}
+
+/* Room that open segments need for their footers, `more` items in segment s counted in. */
+static uint64_t promised(const ds_volume *v, const ds_vol_segment *s, uint64_t more)
+{
+    uint64_t bytes = 0;
+
+    for (uint32_t c = 0; c < DS_VOLUME_CLASSES; c++)
+        if (v->open[c])
+            bytes += footers(v, v->open[c]->n_items + (v->open[c] == s ? more : 0));
+    return bytes;
+}
+
+static bool fits(const ds_volume *v, const ds_vol_segment *s, uint64_t items, uint64_t bytes)
+{
+    return v->capacity_bytes == 0 || v->bytes + bytes + promised(v, s, items) <= v->capacity_bytes;
+}
+
+static void remove_files(const ds_volume *v, uint64_t segment)
+{
+    char name[24];
+
+    ds_vol_file_name(name, segment);
+    for (uint32_t d = 0; d < v->n; d++)
+        if (v->dir[d] >= 0)
+            unlinkat(v->dir[d], name, 0);
+}
+
+/* The file of one device: its header, and a second descriptor to read by. False: this device won't have the segment. */
+static bool begin_on(const ds_volume *v, ds_vol_segment *s, uint32_t d)
+{
+    uint8_t head[DS_SEG_HEADER_BYTES];
+    ds_seg_header h = s->h;
+    char name[24];
+
+    if (v->dir[d] < 0)
+        return false;
+    ds_vol_file_name(name, h.segment);
+    h.device = d;
+    ds_seg_header_write(head, &h);
+    s->write_fd[d] = openat(v->dir[d], name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (s->write_fd[d] < 0)
+        return false;
+    if (write_all(s->write_fd[d], head, sizeof head, 0) && fsync(v->dir[d]) == 0)
+        s->fd[d] = ds_vol_open_file(v, d, h.segment);
+    return s->fd[d] >= 0;
+}
+
+static ds_rc begin(ds_volume *v, const ds_volume_extent *x, ds_err *err)
+{
+    ds_vol_segment *s;
+    uint64_t head = (uint64_t)DS_SEG_HEADER_BYTES * v->n;
+
+    if (!fits(v, NULL, 0, head + footers(v, x->n)))
+        return ds_fail(err, DS_E_AGAIN, "the store's capacity is reached");
+    s = ds_vol_segment_new(v);
+    if (!s)
+        return ds_fail(err, DS_E_NOMEM, "out of memory");
+    s->h.segment = v->next++;
+    s->h.klass = x->klass;
+    s->h.block_bytes = x->block_bytes;
+    s->h.shard_bytes = ds_seg_shard_bytes(x->block_bytes, v->k);
+    s->h.begun_s = (uint64_t)ds_wall_s();
+    s->h.expires_s = x->expires_s;
+    memcpy(s->h.layout, x->layout, sizeof s->h.layout);
+    if (getrandom(&s->h.generation, sizeof s->h.generation, 0) != sizeof s->h.generation) {
+        ds_vol_give(s);
+        return ds_fail(err, DS_E_IO, "no random numbers: %s", strerror(errno));
+    }
+    for (uint32_t d = 0; d < v->n; d++)
+        if (!begin_on(v, s, d) && s->write_fd[d] >= 0)
+            give_up(v, s, d);
+        else if (s->write_fd[d] < 0 && v->dir[d] >= 0)
+            v->bad |= 1u << d;
+    if (writable(v, s) < need(v)) {
+        remove_files(v, s->h.segment);
+        ds_vol_give(s);
+        return ds_fail(err, DS_E_IO, "a new segment: %u of %u devices took it, %u are needed", writable(v, s), v->n, need(v));
+    }
+    if (!ds_vol_insert(v, s)) {
+        remove_files(v, s->h.segment);
+        ds_vol_give(s);
+        return ds_fail(err, DS_E_NOMEM, "out of memory");
+    }
+    s->open = s->dirty = true;
+    s->used = s->committed = DS_SEG_HEADER_BYTES;
+    account(v, s, head, true);
+    v->open[x->klass] = s;
+    return DS_OK;
+}
+
+void ds_vol_seal(ds_volume *v, ds_vol_segment *s)
+{
+    uint64_t bytes = ds_seg_footer_bytes(s->n_items);
+    uint8_t *foot = s->n_items ? calloc(1, bytes) : NULL;
+
+    v->open[s->h.klass] = NULL;
+    s->open = s->dirty = false;
+    if (foot) { /* without one the extents are found by their headers */
+        ds_seg_footer_write(foot, s->items, s->n_items, s->used, &s->h);
+        for (uint32_t d = 0; d < v->n; d++)
+            if (s->write_fd[d] >= 0 && (ftruncate(s->write_fd[d], (off_t)s->used) != 0 || !write_all(s->write_fd[d], foot, bytes, s->used)))
+                give_up(v, s, d);
+        account(v, s, bytes * v->n, true);
+        sync_segment(v, s);
+    }
+    free(foot);
+    for (uint32_t d = 0; d < v->n; d++)
+        if (s->write_fd[d] >= 0) {
+            close(s->write_fd[d]);
+            s->write_fd[d] = -1;
+        }
+    free(s->items);
+    s->items = NULL;
+    if (s->n_items == 0)
+        ds_volume_drop(v, s->h.segment);
+}
+
+/* The class's open segment with room for the extent. */
+static ds_rc segment_for(ds_volume *v, const ds_volume_extent *x, ds_vol_segment **out, ds_err *err)
+{
+    ds_vol_segment *s = v->open[x->klass];
+    uint64_t bytes = ds_seg_extent_bytes(x->n, ds_seg_shard_bytes(x->block_bytes, v->k));
+    bool full = s && s->n_items && s->used + bytes > v->segment_bytes;
+    ds_rc rc = DS_OK;
+
+    if (s && (full || memcmp(s->h.layout, x->layout, 32) != 0 || s->h.block_bytes != x->block_bytes || writable(v, s) < need(v) ||
+              x->expires_s < s->h.expires_s || x->expires_s >= s->h.expires_s + HOUR_S)) {
+        rc = ds_volume_commit(v, err);
+        ds_vol_seal(v, s);
+        s = NULL;
+    }
+    if (rc == DS_OK && !s)
+        rc = begin(v, x, err);
+    if (rc != DS_OK)
+        return rc;
+    s = v->open[x->klass];
+    if (!fits(v, s, x->n, bytes * v->n))
+        return ds_fail(err, DS_E_AGAIN, "the store's capacity is reached");
+    if (s->n_items + x->n > s->cap_items) {
+        uint64_t cap = s->cap_items ? 2 * s->cap_items : 1024;
+        ds_seg_item *p = realloc(s->items, cap * sizeof *p);
+        if (!p)
+            return ds_fail(err, DS_E_NOMEM, "out of memory");
+        s->items = p;
+        s->cap_items = cap;
+    }
+    *out = s;
+    return DS_OK;
+}
+
+static bool grow_buffers(ds_volume *v, size_t bytes)
+{
+    if (bytes <= v->buf_bytes)
+        return true;
+    v->buf_bytes = 0;
+    for (uint32_t d = 0; d < v->n; d++) {
+        free(v->buf[d]);
+        v->buf[d] = aligned_alloc(DS_SEG_ALIGN, bytes); /* a multiple of it */
+        if (!v->buf[d])
+            return false;
+    }
+    v->buf_bytes = bytes;
+    return true;
+}
+
+/* Shards of block i of the extent into the devices' buffers, each behind its record's head. */
+static void lay_down(ds_volume *v, const ds_vol_segment *s, const ds_volume_extent *x, uint32_t i, uint32_t crc)
+{
+    uint32_t sb = s->h.shard_bytes;
+    uint64_t at = ds_seg_record_at(x->n, i, sb) + DS_SEG_RECORD_HEADER;
+    uint8_t *shard[DS_SEG_MAX_DEVICES];
+
+    for (uint32_t d = 0; d < v->n; d++)
+        shard[d] = v->buf[d] + at;
+    for (uint32_t d = 0; d < v->k; d++) {
+        uint64_t from = (uint64_t)d * sb, n = from < x->block_bytes ? x->block_bytes - from : 0;
+        n = n < sb ? n : sb;
+        memcpy(shard[d], x->blocks[i] + (n ? from : 0), n);
+        memset(shard[d] + n, 0, sb - n);
+    }
+    ds_code_encode(&v->code, shard, sb);
+    for (uint32_t d = 0; d < v->n; d++)
+        ds_seg_record_write(shard[d] - DS_SEG_RECORD_HEADER, &(ds_seg_record){ .key = x->keys[i],
+                                                                               .segment = s->h.segment,
+                                                                               .generation = s->h.generation,
+                                                                               .crc = crc,
+                                                                               .shard_crc = ds_crc32c(shard[d], sb),
+                                                                               .device = d });
+}
+
+ds_rc ds_volume_append(ds_volume *v, const ds_volume_extent *x, ds_volume_place *first, ds_err *err)
+{
+    ds_seg_extent e = { .parent = x->parent, .depth = x->depth, .n = x->n };
+    ds_vol_segment *s = NULL;
+    uint64_t bytes, head;
+    ds_rc rc;
+
+    if (v->read_only || x->klass >= DS_VOLUME_CLASSES || x->n == 0 || x->n > DS_SEG_EXTENT_BLOCKS || x->block_bytes == 0 ||
+        x->block_bytes > DS_SEG_MAX_BLOCK_BYTES || x->depth > UINT32_MAX - DS_SEG_EXTENT_BLOCKS)
+        return ds_fail(err, DS_E_ARG, "append: %u blocks of %u bytes, class %u", x->n, x->block_bytes, x->klass);
+    rc = segment_for(v, x, &s, err);
+    if (rc != DS_OK)
+        return rc;
+    bytes = ds_seg_extent_bytes(x->n, s->h.shard_bytes);
+    if (!grow_buffers(v, bytes))
+        return ds_fail(err, DS_E_NOMEM, "out of memory for an extent of %u blocks", x->n);
+    e.offset = s->used;
+    for (uint32_t i = 0; i < x->n; i++) {
+        e.block[i] = (ds_seg_entry){ .key = x->keys[i], .crc = ds_crc32c(x->blocks[i], x->block_bytes) };
+        lay_down(v, s, x, i, e.block[i].crc);
+    }
+    head = ds_seg_extent_header_bytes(x->n);
+    for (uint32_t d = 0; d < v->n; d++) {
+        uint64_t end = ds_seg_record_at(x->n, x->n, s->h.shard_bytes);
+        ds_seg_extent_write(v->buf[d], &e, &s->h);
+        memset(v->buf[d] + head, 0, ds_seg_record_at(x->n, 0, s->h.shard_bytes) - head);
+        memset(v->buf[d] + end, 0, bytes - end);
+        if (s->write_fd[d] >= 0 && !write_all(s->write_fd[d], v->buf[d], bytes, s->used))
+            give_up(v, s, d);
+    }
+    if (writable(v, s) < need(v))
+        return ds_fail(err, DS_E_IO, "segment %" PRIu64 ": %u of %u devices took the extent, %u are needed", s->h.segment, writable(v, s),
+                       v->n, need(v));
+    *first = (ds_volume_place){ .segment = s->h.segment, .offset = s->used, .at = 0, .of = x->n, .crc = e.block[0].crc };
+    for (uint32_t i = 0; i < x->n; i++)
+        s->items[s->n_items++] = (ds_seg_item){ .key = x->keys[i],
+                                                .parent = i ? x->keys[i - 1] : x->parent,
+                                                .offset = s->used,
+                                                .at = i,
+                                                .of = x->n,
+                                                .depth = x->depth + i,
+                                                .crc = e.block[i].crc };
+    s->used += bytes;
+    s->dirty = true;
+    account(v, s, bytes * v->n, true);
+    v->extents++;
+    v->blocks += x->n;
+    return DS_OK;
+}
+
+ds_rc ds_volume_commit(ds_volume *v, ds_err *err)
+{
+    ds_rc rc = DS_OK;
+
+    for (uint32_t c = 0; c < DS_VOLUME_CLASSES; c++) {
+        ds_vol_segment *s = v->open[c];
+        if (!s || !s->dirty)
+            continue;
+        sync_segment(v, s);
+        s->dirty = false;
+        if (writable(v, s) >= need(v)) {
+            s->committed = s->used;
+            s->n_committed = s->n_items;
+            continue;
+        }
+        rc = ds_fail(err, DS_E_IO, "segment %" PRIu64 ": it is on stable storage on %u of %u devices, %u are needed", s->h.segment,
+                     writable(v, s), v->n, need(v));
+        account(v, s, (s->used - s->committed) * v->n, false);
+        s->used = s->committed;
+        s->n_items = s->n_committed;
+        ds_vol_seal(v, s); /* with what counts */
+    }
+    return rc;
+}
+
+ds_rc ds_volume_seal(ds_volume *v, uint32_t klass, ds_err *err)
+{
+    ds_rc rc = ds_volume_commit(v, err);
+
+    if (v->open[klass])
+        ds_vol_seal(v, v->open[klass]);
+    return rc;
+}
+
+bool ds_volume_drop(ds_volume *v, uint64_t segment)
+{
+    ds_vol_segment *s = NULL;
+
+    pthread_rwlock_wrlock(&v->mu);
+    uint32_t i = lower_bound(v, segment);
+    if (i < v->n_seg && v->seg[i]->h.segment == segment && !v->seg[i]->open) {
+        s = v->seg[i];
+        v->n_seg--;
+        memmove(v->seg + i, v->seg + i + 1, (v->n_seg - i) * sizeof *v->seg);
+        v->bytes -= s->file_bytes;
+    }
+    pthread_rwlock_unlock(&v->mu);
+    if (!s)
+        return false;
+    remove_files(v, segment);
+    ds_vol_give(s);
+    return true;
+}

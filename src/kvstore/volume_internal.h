@@ -1,0 +1,67 @@
+/* Inside of a volume: devices, segments, and what readers share with the writer. */
+#ifndef DS_KVSTORE_VOLUME_INTERNAL_H
+#define DS_KVSTORE_VOLUME_INTERNAL_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include <liburing.h>
+
+#include "kvstore/code.h"
+#include "kvstore/volume.h"
+
+typedef struct {
+    /* [const] after begin or recovery */
+    ds_seg_header h;                  /* device: of none */
+    int fd[DS_SEG_MAX_DEVICES];       /* to read, -1: this device hasn't it */
+    int write_fd[DS_SEG_MAX_DEVICES]; /* [writer] -1 once sealed or failed */
+    /* [atomic] readers in it, and one for the table; the last one frees it. Acquire and release: what was read is read before the files go */
+    atomic_uint refs;
+    /* [writer] */
+    bool open, dirty;
+    uint64_t used, committed; /* bytes of a file, before the footer */
+    uint64_t file_bytes;      /* of all its files */
+    ds_seg_item *items;       /* until it is sealed */
+    uint64_t n_items, cap_items, n_committed;
+} ds_vol_segment;
+
+struct ds_volume {
+    /* [const] */
+    uint32_t n, k, m;
+    uint8_t store[16];
+    uint64_t segment_bytes, capacity_bytes;
+    bool read_only, direct;
+    int dir[DS_SEG_MAX_DEVICES];  /* -1: missing */
+    int lock[DS_SEG_MAX_DEVICES]; /* of its store.json */
+    char *name[DS_SEG_MAX_DEVICES];
+    ds_code code;
+    /* [mu] the table; a reader takes a reference while it holds it */
+    pthread_rwlock_t mu;
+    ds_vol_segment **seg; /* by number */
+    uint32_t n_seg, cap_seg;
+    /* [writer] */
+    ds_vol_segment *open[DS_VOLUME_CLASSES];
+    uint64_t next, bytes, extents, blocks;
+    uint32_t bad; /* devices, by bit */
+    struct io_uring ring;
+    bool has_ring;
+    uint8_t *buf[DS_SEG_MAX_DEVICES]; /* one extent's bytes for each device */
+    size_t buf_bytes;
+};
+
+/* volume.c. The segment with a reference, or NULL. */
+ds_vol_segment *ds_vol_take(ds_volume *v, uint64_t segment);
+void ds_vol_give(ds_vol_segment *s);
+ds_vol_segment *ds_vol_segment_new(ds_volume *v);
+/* Into the table, whose it is from then on. False: out of memory. */
+bool ds_vol_insert(ds_volume *v, ds_vol_segment *s);
+void ds_vol_file_name(char out[24], uint64_t segment);
+/* Opens a segment's file for reading, around the page cache where that works. -1 with errno. */
+int ds_vol_open_file(const ds_volume *v, uint32_t device, uint64_t segment);
+/* Writes the footer of a segment that takes no more. [writer] */
+void ds_vol_seal(ds_volume *v, ds_vol_segment *s);
+
+/* recover.c. Reads all segments into the table. [writer, no reader yet] */
+ds_rc ds_vol_recover(ds_volume *v, ds_volume_found_fn *found, void *ctx, ds_err *err);
+
+#endif
