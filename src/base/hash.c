@@ -8,6 +8,9 @@
 
 #include <string.h>
 
+/* The calls on a context of the caller's: SHA256() in one go looks its algorithm up each time, with locks and the heap, which costs as much
+ * as 500 bytes' hashing. */
+#define OPENSSL_API_COMPAT 0x10100000L
 #include <openssl/sha.h>
 
 static const uint64_t K0 = 0x6a09e667f3bcc909u, K1 = 0xbb67ae8584caa73bu, K2 = 0x3c6ef372fe94f82bu;
@@ -57,7 +60,11 @@ uint64_t ds_hash64(const void *bytes, size_t n, uint64_t seed)
 
 void ds_sha256(uint8_t out[32], const void *bytes, size_t n)
 {
-    SHA256(bytes, n, out);
+    SHA256_CTX c;
+
+    SHA256_Init(&c);
+    SHA256_Update(&c, bytes, n);
+    SHA256_Final(out, &c);
 }
 
 void ds_hex(char *out, const uint8_t *bytes, size_t n)
