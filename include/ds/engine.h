@@ -48,6 +48,15 @@ typedef struct {
     uint8_t dialect[32];   /* of the name of the prompts' template: "v4.1" */
 } ds_engine_identity;
 
+/* Where time comes from: nanoseconds from any origin, 1,000 or more (0 us stands for never). A simulator gives a clock of its own: the loop never waits for time, it only looks at
+ * it (deadlines, ageing, the age of states, all measured times), and a device without a model sleeps until its step would be done. Called
+ * from the loop's thread and in add. */
+typedef struct {
+    uint64_t (*now_ns)(void *ctx);
+    void (*sleep_until_ns)(void *ctx, uint64_t ns); /* returns when now_ns gives ns or more */
+    void *ctx;
+} ds_engine_clock;
+
 /* Zero means the default that is named. */
 typedef struct {
     ds_engine_mode mode;
@@ -75,6 +84,8 @@ typedef struct {
      * call. */
     const char *(*token_bytes)(void *ctx, int32_t id, size_t *n);
     void *ctx;
+
+    ds_engine_clock clock; /* zeros: the monotonic clock */
 } ds_engine_opts;
 
 /* What create would take. DS_E_NOMEM with the largest context that would fit when memory_bytes is too small; DS_E_ARG as create. */

@@ -142,7 +142,7 @@ typedef struct {
             uint32_t held_bytes; /* trailing bytes of the text so far that a stop string may still swallow */
             float logprob;       /* natural logarithm, of the raw logits; 0 when none were asked for */
             uint32_t n_top;
-            uint64_t readable_us;   /* on the monotonic clock: since when this, or an older token read with it, could be read */
+            uint64_t readable_us;   /* on the generator's clock: since when this, or an older token read with it, could be read */
             ds_gen_logprob top[20]; /* best first; id -1: the vocabulary is smaller */
         } token;
         struct {

@@ -3,13 +3,14 @@
 #include <string.h>
 
 #include "engine/engine_internal.h"
+#include "policy/queue.h"
 
 /* Where a replay would do, a prompt is cut for the sake of a saved state only if it's long enough for a step more not to matter. */
 enum { WORTH_A_CUT = 1024 };
 
 /* ---- waiting lists ------------------------------------------------------------------------------------------------------------------- */
 
-void ds_eng_enqueue(ds_engine *e, ds_eng_sample *s)
+void ds_eng_enqueue(ds_eng_loop *e, ds_eng_sample *s)
 {
     uint32_t l = s->level;
     ds_eng_sample *after = e->level_tail[l];
@@ -31,7 +32,7 @@ void ds_eng_enqueue(ds_engine *e, ds_eng_sample *s)
     e->n_waiting++;
 }
 
-void ds_eng_dequeue(ds_engine *e, ds_eng_sample *s)
+void ds_eng_dequeue(ds_eng_loop *e, ds_eng_sample *s)
 {
     assert(s->state == S_WAITING);
     if (s->prev)
@@ -48,14 +49,14 @@ void ds_eng_dequeue(ds_engine *e, ds_eng_sample *s)
 
 /* ---- giving back --------------------------------------------------------------------------------------------------------------------- */
 
-static void release_blocks(ds_engine *e, ds_eng_sample *s)
+static void release_blocks(ds_eng_loop *e, ds_eng_sample *s)
 {
     while (s->n_blocks > 0)
         ds_blocks_unref(&e->blocks, s->blocks[--s->n_blocks]);
     s->shared_partial = false;
 }
 
-static void release_parked(ds_engine *e, ds_eng_sample *s)
+static void release_parked(ds_eng_loop *e, ds_eng_sample *s)
 {
     if (s->parked == NONE)
         return;
@@ -64,7 +65,7 @@ static void release_parked(ds_engine *e, ds_eng_sample *s)
     e->n_parked--;
 }
 
-static void release_seat(ds_engine *e, ds_eng_sample *s)
+static void release_seat(ds_eng_loop *e, ds_eng_sample *s)
 {
     if (s->seat == NONE)
         return;
@@ -74,7 +75,7 @@ static void release_seat(ds_engine *e, ds_eng_sample *s)
     e->running[s->run_index]->run_index = s->run_index;
 }
 
-void ds_eng_release(ds_engine *e, ds_eng_sample *s)
+void ds_eng_release(ds_eng_loop *e, ds_eng_sample *s)
 {
     assert(s->busy_until <= e->done);
     release_blocks(e, s);
@@ -90,7 +91,7 @@ void ds_eng_release(ds_engine *e, ds_eng_sample *s)
 }
 
 /* Back to the queue with nothing but its tokens. */
-static void restart(ds_engine *e, ds_eng_sample *s)
+static void restart(ds_eng_loop *e, ds_eng_sample *s)
 {
     ds_eng_release(e, s);
     e->turn.recomputed_tokens += s->pos;
@@ -99,7 +100,7 @@ static void restart(ds_engine *e, ds_eng_sample *s)
     ds_eng_enqueue(e, s);
 }
 
-void ds_eng_settle(ds_engine *e, ds_eng_step *st)
+void ds_eng_settle(ds_eng_loop *e, ds_eng_step *st)
 {
     uint32_t kept = 0;
 
@@ -116,10 +117,7 @@ void ds_eng_settle(ds_engine *e, ds_eng_step *st)
         switch (s->then) {
         case THEN_END:
             ds_eng_release(e, s);
-            s->state = S_GONE;
-            s->req->n_gone++;
-            e->n_live--;
-            ds_eng_mark(e, s);
+            ds_eng_gone(e, s);
             break;
         case THEN_PARK:
             state = ds_states_take(&e->states);
@@ -151,12 +149,10 @@ void ds_eng_settle(ds_engine *e, ds_eng_step *st)
 /* Is a to be sent away rather than b? */
 static bool worse(const ds_eng_sample *a, const ds_eng_sample *b)
 {
-    if (a->level != b->level)
-        return a->level > b->level;
-    return a->order > b->order || (a->order == b->order && a->index > b->index);
+    return ds_queue_worse(&(ds_queue_place){ a->level, a->order, a->index }, &(ds_queue_place){ b->level, b->order, b->index });
 }
 
-static ds_eng_sample *worst_parked(const ds_engine *e)
+static ds_eng_sample *worst_parked(const ds_eng_loop *e)
 {
     ds_eng_sample *w = NULL;
 
@@ -167,7 +163,7 @@ static ds_eng_sample *worst_parked(const ds_engine *e)
     return w;
 }
 
-static void send_away(ds_engine *e, ds_eng_sample *s, ds_eng_then then)
+static void send_away(ds_eng_loop *e, ds_eng_sample *s, ds_eng_then then)
 {
     s->state = S_LEAVING;
     s->then = then;
@@ -181,7 +177,7 @@ static void send_away(ds_engine *e, ds_eng_sample *s, ds_eng_then then)
 }
 
 /* A parked one loses its state and blocks, and stays in the queue. */
-static void unpark(ds_engine *e, ds_eng_sample *s)
+static void unpark(ds_eng_loop *e, ds_eng_sample *s)
 {
     e->turn.preempted_recomputed++;
     e->turn.recomputed_tokens += s->pos;
@@ -191,7 +187,7 @@ static void unpark(ds_engine *e, ds_eng_sample *s)
     s->n_published = 0;
 }
 
-bool ds_eng_make_room(ds_engine *e, const ds_eng_sample *for_whom)
+bool ds_eng_make_room(ds_eng_loop *e, const ds_eng_sample *for_whom)
 {
     ds_eng_sample *w = NULL, *p;
 
@@ -218,7 +214,7 @@ bool ds_eng_make_room(ds_engine *e, const ds_eng_sample *for_whom)
 
 /* A seat for somebody of a better priority than a running one. Who was admitted has at least one token before it is sent away again, so
  * that seats don't change hands without end; and what it won by waiting stays won. */
-static void preempt_for(ds_engine *e, const ds_eng_sample *head)
+static void preempt_for(ds_eng_loop *e, const ds_eng_sample *head)
 {
     ds_eng_sample *w = NULL;
 
@@ -245,9 +241,9 @@ typedef struct {
 } found;
 
 /* Whether saved state `i` at position P serves a sequence that goes on there to `goal`. */
-static bool state_serves(const ds_engine *e, const ds_eng_sample *s, uint32_t i, uint32_t P)
+static bool state_serves(const ds_eng_loop *e, const ds_eng_sample *s, uint32_t i, uint32_t P)
 {
-    if (e->o.mode == DS_ENGINE_EXACT)
+    if (e->o->mode == DS_ENGINE_EXACT)
         return true;
     if (P + e->hit_margin <= s->req->n_prompt)
         return true;
@@ -257,12 +253,12 @@ static bool state_serves(const ds_engine *e, const ds_eng_sample *s, uint32_t i,
 /* New requests leave hit_margin tokens to compute. One that comes back after preemption goes on from any state of its own text, and never
  * by a replay that it didn't begin with: its bits stay what they were. For the same reason one whose bits are those of a cold run passes over
  * what rests on a replay; a reproducible one does so from the start. */
-static found find_hit(ds_engine *e, ds_eng_sample *s, uint64_t now_us)
+static found find_hit(ds_eng_loop *e, ds_eng_sample *s, uint64_t now_us)
 {
     found f = { HIT_NONE, 0, NONE, false };
     uint32_t n = s->req->n_prompt, longest = n > e->hit_margin ? (n - e->hit_margin) / DS_BLOCK_TOKENS : 0, have = 0, most, n_exact = 0;
     bool back = s->admitted, exact = s->req->reproducible || (back && !s->approx);
-    bool replay = e->o.mode == DS_ENGINE_CED && !e->o.no_replay && !exact && !back;
+    bool replay = e->o->mode == DS_ENGINE_CED && !e->o->no_replay && !exact && !back;
 
     if (s->req->no_cache)
         return f;
@@ -292,10 +288,10 @@ static found find_hit(ds_engine *e, ds_eng_sample *s, uint64_t now_us)
 }
 
 /* Somebody is computing more of this prompt's prefix than is there now: it pays to wait. */
-static bool prefix_is_coming(ds_engine *e, const ds_eng_sample *s, const found *f)
+static bool prefix_is_coming(ds_eng_loop *e, const ds_eng_sample *s, const found *f)
 {
     uint32_t n = s->req->n_prompt, most = n > e->hit_margin ? (n - e->hit_margin) / DS_BLOCK_TOKENS : 0;
-    bool needs_state = e->o.mode == DS_ENGINE_EXACT || e->o.no_replay || s->req->reproducible;
+    bool needs_state = e->o->mode == DS_ENGINE_EXACT || e->o->no_replay || s->req->reproducible;
 
     if (s->req->no_cache || s->admitted)
         return false;
@@ -336,10 +332,8 @@ static bool prefix_is_coming(ds_engine *e, const ds_eng_sample *s, const found *
 
 typedef enum { ADMITTED, NOT_YET, NO_MEMORY } verdict;
 
-static void take_seat(ds_engine *e, ds_eng_step *st, ds_eng_sample *s)
+static void take_seat(ds_eng_loop *e, ds_eng_step *st, ds_eng_sample *s)
 {
-    uint64_t aged;
-
     ds_eng_dequeue(e, s);
     s->seat = ds_states_take_seat(&e->states);
     assert(s->seat != NONE);
@@ -347,18 +341,17 @@ static void take_seat(ds_engine *e, ds_eng_step *st, ds_eng_sample *s)
     e->running[e->n_running++] = s;
     s->busy_until = st->dev.no;
     s->admit_out = s->n_out;
-    aged = (e->now_us - s->queued_us) / (1000ull * e->o.ageing_ms);
-    s->run_level = aged < s->level ? s->level - (uint32_t)aged : 0;
+    s->run_level = ds_queue_aged(s->level, e->now_us - s->queued_us, e->o->ageing_ms);
     for (int i = 0; i < DS_DEV_DEPTH; i++)
         s->in_rows[i] = 0;
 }
 
-static uint32_t watermark(const ds_engine *e)
+static uint32_t watermark(const ds_eng_loop *e)
 {
     return e->n_running; /* each may want a block soon */
 }
 
-static verdict admit_parked(ds_engine *e, ds_eng_step *st, ds_eng_sample *s)
+static verdict admit_parked(ds_eng_loop *e, ds_eng_step *st, ds_eng_sample *s)
 {
     uint32_t copy = NONE, last = s->n_blocks - 1;
 
@@ -390,13 +383,13 @@ static void want_snap(ds_eng_sample *s, uint32_t border)
     s->snap[s->n_snap++] = border;
 }
 
-static void begin_prompt(ds_engine *e, ds_eng_step *st, ds_eng_sample *s, const found *f)
+static void begin_prompt(ds_eng_loop *e, ds_eng_step *st, ds_eng_sample *s, const found *f)
 {
     uint32_t n = s->req->n_prompt, window = e->dev->window, margin = e->hit_margin;
 
     s->state = S_PROMPT;
     e->prefilling[e->n_prefilling++] = s;
-    if (e->o.mode == DS_ENGINE_CED)
+    if (e->o->mode == DS_ENGINE_CED)
         s->tail = e->tail[--e->n_free_tails];
     s->hit = f->pos;
     s->pos = f->pos;
@@ -420,13 +413,14 @@ static void begin_prompt(ds_engine *e, ds_eng_step *st, ds_eng_sample *s, const 
     }
     s->pos_max = s->pos;
     s->n_snap = 0;
-    if (!s->req->no_cache && (e->o.mode == DS_ENGINE_EXACT || e->o.no_replay || s->req->reproducible || s->goal - s->pos >= WORTH_A_CUT)) {
+    if (!s->req->no_cache &&
+        (e->o->mode == DS_ENGINE_EXACT || e->o->no_replay || s->req->reproducible || s->goal - s->pos >= WORTH_A_CUT)) {
         want_snap(s, n > margin ? (n - margin) / DS_BLOCK_TOKENS * DS_BLOCK_TOKENS : 0);
         want_snap(s, n / DS_BLOCK_TOKENS * DS_BLOCK_TOKENS);
     }
 }
 
-static void note_start(ds_engine *e, ds_eng_sample *s, uint64_t now_us)
+static void note_start(ds_eng_loop *e, ds_eng_sample *s, uint64_t now_us)
 {
     if (s->admitted)
         return;
@@ -441,14 +435,14 @@ static void note_start(ds_engine *e, ds_eng_sample *s, uint64_t now_us)
     ds_eng_mark(e, s);
 }
 
-static verdict admit_prompt(ds_engine *e, ds_eng_step *st, ds_eng_sample *s, uint64_t now_us)
+static verdict admit_prompt(ds_eng_loop *e, ds_eng_step *st, ds_eng_sample *s, uint64_t now_us)
 {
     ds_eng_request *r = s->req;
     bool fork = r->fork_pending && s->index == 0;
     uint32_t idle = 0, hits, need, state = NONE;
     found f;
 
-    if (e->n_prefilling == e->o.prefills || (e->o.mode == DS_ENGINE_CED && e->n_free_tails == 0))
+    if (e->n_prefilling == e->o->prefills || (e->o->mode == DS_ENGINE_CED && e->n_free_tails == 0))
         return NOT_YET;
     s->goal = s->n_out > 0 ? r->n_prompt + s->n_out - 1 : r->n_prompt - fork;
     f = find_hit(e, s, now_us);
@@ -492,7 +486,7 @@ static verdict admit_prompt(ds_engine *e, ds_eng_step *st, ds_eng_sample *s, uin
     return ADMITTED;
 }
 
-static verdict admit(ds_engine *e, ds_eng_step *st, ds_eng_sample *s, uint64_t now_us)
+static verdict admit(ds_eng_loop *e, ds_eng_step *st, ds_eng_sample *s, uint64_t now_us)
 {
     verdict v;
 
@@ -505,31 +499,30 @@ static verdict admit(ds_engine *e, ds_eng_step *st, ds_eng_sample *s, uint64_t n
 }
 
 /* The level whose head is to be looked at next: the best after ageing, ties to the earlier arrival. */
-static ds_eng_sample *best_head(const ds_engine *e, ds_eng_sample *const head[N_LEVELS], uint64_t now_us)
+static ds_eng_sample *best_head(const ds_eng_loop *e, ds_eng_sample *const head[N_LEVELS], uint64_t now_us)
 {
     ds_eng_sample *best = NULL;
-    int64_t best_rank = 0;
+    ds_queue_wait first = { 0 };
 
     for (uint32_t l = 0; l < N_LEVELS; l++) {
-        ds_eng_sample *s = head[l];
-        int64_t rank;
-        if (!s)
+        ds_queue_wait w;
+        if (!head[l])
             continue;
-        rank = (int64_t)l * e->o.ageing_ms * 1000 - (int64_t)(now_us - s->queued_us);
-        if (!best || rank < best_rank || (rank == best_rank && s->order < best->order)) {
-            best = s;
-            best_rank = rank;
+        w = (ds_queue_wait){ l, now_us - head[l]->queued_us, head[l]->order };
+        if (!best || ds_queue_before(&w, &first, e->o->ageing_ms)) {
+            best = head[l];
+            first = w;
         }
     }
     return best;
 }
 
-void ds_eng_admit(ds_engine *e, ds_eng_step *st, uint64_t now_us)
+void ds_eng_admit(ds_eng_loop *e, ds_eng_step *st, uint64_t now_us)
 {
     ds_eng_sample *head[N_LEVELS], *s;
     /* Those that wait for somebody's prefix, a place for prompts or a state are passed over, but not without end; unless nothing runs:
      * what they wait for may be held by somebody parked far behind. */
-    uint32_t looks = 4 * e->o.prefills + 16;
+    uint32_t looks = 4 * e->o->prefills + 16;
 
     for (uint32_t l = 0; l < N_LEVELS; l++)
         head[l] = e->level_head[l];

@@ -59,35 +59,34 @@ typedef struct {
     atomic_bool stopped;
 } ds_dev_sample;
 
+/* Rows of one sequence. Those of a decoding one are one cache line, which is all that is set of them. */
 typedef struct {
-    ds_dev_sample *sample;
-    uint32_t slot;
+    _Alignas(64) ds_dev_sample *sample;
     const uint32_t *blocks;
     uint32_t n_blocks; /* cover every position that the rows may write */
-    uint32_t save_to;  /* the slot is copied there once the rows have crossed a block border; NONE: not. Prompt rows end on that border */
+    uint32_t slot;
+    uint32_t save_to; /* the slot is copied there once the rows have crossed a block border; NONE: not. Prompt rows end on that border */
+    uint32_t drafts;  /* decode: the row at the live position, and up to so many behind it */
     bool decode;
 
-    /* decode: the row at the live position, and up to `drafts` behind it */
-    uint32_t drafts;
-
     /* prompt rows: as in ds_seq. They replace the slot's live record */
+    bool draw;     /* the last row's logits give the next token */
+    int32_t begin; /* no draw: the token that stands behind the last row, decoding starts there; -1: more prompt rows follow */
     const int32_t *tokens;
     const float *const *image;
     uint32_t pos, n, tail, enc_win, store_from, dec_from, dec_win;
     uint32_t n_before; /* NONE: the history is in the slot */
     int32_t before[DS_DEV_LOOKBACK];
-    bool draw;     /* the last row's logits give the next token */
-    int32_t begin; /* no draw: the token that stands behind the last row, decoding starts there; -1: more prompt rows follow */
 } ds_dev_rows;
 
 typedef struct {
-    uint32_t pos;      /* positions processed */
-    uint32_t n_tokens; /* drawn, 0 .. 1 + drafts; the last one stands at `pos` */
-    uint32_t drafted;  /* draft rows that were verified */
-    bool ended;        /* the last token is a stop id, or it is the last that fits */
-    bool skipped;      /* stopped, or ended before: nothing ran and nothing else here is set */
-    bool saved;        /* save_to holds the state for position pos rounded down to a block */
-    ds_rc rc;          /* this sequence failed: n_tokens are good, nothing more comes */
+    _Alignas(64) uint32_t pos; /* positions processed */
+    uint32_t n_tokens;         /* drawn, 0 .. 1 + drafts; the last one stands at `pos` */
+    uint32_t drafted;          /* draft rows that were verified */
+    bool ended;                /* the last token is a stop id, or it is the last that fits */
+    bool skipped;              /* stopped, or ended before: nothing ran and nothing else here is set */
+    bool saved;                /* save_to holds the state for position pos rounded down to a block */
+    ds_rc rc;                  /* this sequence failed: n_tokens are good, nothing more comes */
     int32_t token[DS_DEV_MAX_DRAFTS + 1];
     float logprob[DS_DEV_MAX_DRAFTS + 1];
     ds_gen_logprob *top; /* [MAX_DRAFTS + 1][MAX_TOP], memory of the step */
@@ -131,7 +130,8 @@ typedef struct {
     bool bf16, no_drafts;
 } ds_backend_size;
 
-ds_rc ds_backend_null_create(ds_backend **out, const ds_engine_stub *o, const ds_backend_size *size, ds_err *err);
+ds_rc ds_backend_null_create(ds_backend **out, const ds_engine_stub *o, const ds_engine_clock *clock, const ds_backend_size *size,
+                             ds_err *err);
 /* With `verify`: the first thing that was read and wasn't what it should be; NULL: none. */
 const char *ds_backend_null_fault(const ds_backend *b);
 /* The token that the null backend draws behind a prefix: for tests that compute a text on their own. `h` starts at 0 and is folded over

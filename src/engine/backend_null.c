@@ -9,9 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
-#include "base/clock.h"
 #include "base/rng.h"
 #include "engine/backend.h"
 
@@ -43,6 +41,7 @@ typedef struct {
 typedef struct {
     ds_backend base;
     ds_engine_stub o;
+    ds_engine_clock clock;
     ds_backend_size size;
     live *slot;
     entry *kv; /* verify: [blocks][128]; else the last one of each block only */
@@ -311,16 +310,8 @@ static void null_submit(ds_backend *b, ds_dev_step *s)
     null_dev *d = (null_dev *)b;
 
     assert(d->n_submitted < DS_DEV_DEPTH);
-    d->submitted_ns[d->n_submitted] = d->o.step_ns || d->o.row_ns ? ds_now_ns() : 0;
+    d->submitted_ns[d->n_submitted] = d->o.step_ns || d->o.row_ns ? d->clock.now_ns(d->clock.ctx) : 0;
     d->queue[d->n_submitted++] = s;
-}
-
-static void sleep_until(uint64_t ns)
-{
-    struct timespec t = { (time_t)(ns / 1000000000u), (long)(ns % 1000000000u) };
-
-    while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &t, NULL) != 0)
-        ;
 }
 
 static void null_wait(ds_backend *b, ds_dev_step *s)
@@ -340,7 +331,7 @@ static void null_wait(ds_backend *b, ds_dev_step *s)
         s->run_ns = d->o.step_ns + d->o.row_ns * (uint64_t)s->q;
         s->idle_ns = d->free_ns && s->after_work ? start - d->free_ns : 0;
         d->free_ns = start + s->run_ns;
-        sleep_until(d->free_ns);
+        d->clock.sleep_until_ns(d->clock.ctx, d->free_ns);
     }
 }
 
@@ -355,7 +346,8 @@ static void null_destroy(ds_backend *b)
     free(d);
 }
 
-ds_rc ds_backend_null_create(ds_backend **out, const ds_engine_stub *o, const ds_backend_size *size, ds_err *err)
+ds_rc ds_backend_null_create(ds_backend **out, const ds_engine_stub *o, const ds_engine_clock *clock, const ds_backend_size *size,
+                             ds_err *err)
 {
     static const ds_backend_fns fns = { null_submit, null_wait, null_destroy };
     null_dev *d = calloc(1, sizeof *d);
@@ -365,6 +357,7 @@ ds_rc ds_backend_null_create(ds_backend **out, const ds_engine_stub *o, const ds
     if (!d)
         return ds_fail(err, DS_E_NOMEM, "engine: out of memory");
     d->o = *o;
+    d->clock = *clock;
     d->size = *size;
     d->base = (ds_backend){ .fn = &fns,
                             .vocab = vocab,

@@ -18,8 +18,8 @@ typedef struct {
     uint32_t *next, *prev; /* list of blocks with ref = 0; n is its head: next[n] is the next to be given out */
     bool *approx;          /* by block */
     ds_keytab keys;
-    uint32_t n_idle, n_cached; /* ref = 0; of them with a key */
-    uint64_t published, evicted;
+    uint32_t n_idle, n_cached;   /* ref = 0; of them with a key */
+    uint64_t published, evicted; /* since the owner last set them to 0 */
 } ds_blocks;
 
 ds_rc ds_blocks_init(ds_blocks *b, uint32_t n, ds_err *err);

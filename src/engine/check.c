@@ -45,7 +45,7 @@ static const char *count_sample(const ds_eng_sample *s)
 }
 
 /* Rows that may write a block have it for themselves; rows in flight have live resources. */
-static const char *check_step(const ds_engine *e, const ds_eng_step *st)
+static const char *check_step(const ds_eng_loop *e, const ds_eng_step *st)
 {
     for (uint32_t i = 0; i < st->dev.n_rows; i++) {
         const ds_dev_rows *r = &st->dev.rows[i];
@@ -81,7 +81,7 @@ static const char *check_step(const ds_engine *e, const ds_eng_step *st)
     return NULL;
 }
 
-static const char *check_blocks(const ds_engine *e)
+static const char *check_blocks(const ds_eng_loop *e)
 {
     const ds_blocks *b = &e->blocks;
     uint32_t idle = 0, cached = 0;
@@ -103,7 +103,7 @@ static const char *check_blocks(const ds_engine *e)
     return idle == b->n ? NULL : WRONG("%u blocks are neither idle nor used", b->n - idle);
 }
 
-static const char *check_states(const ds_engine *e)
+static const char *check_states(const ds_eng_loop *e)
 {
     const ds_states *s = &e->states;
     uint32_t unpinned = 0, used = 0;
@@ -124,8 +124,9 @@ static const char *check_states(const ds_engine *e)
     return used == s->n_seats ? NULL : WRONG("%u of %u seats are lost", s->n_seats - used, s->n_seats);
 }
 
-const char *ds_engine_check(const ds_engine *e)
+const char *ds_engine_check(const ds_engine *engine)
 {
+    const ds_eng_loop *e = &engine->loop;
     const char *wrong = NULL;
     uint32_t waiting = 0, parked = 0, running = 0, live = 0, all_tails = e->n_free_tails;
 
@@ -134,9 +135,9 @@ const char *ds_engine_check(const ds_engine *e)
     memset(refs, 0, e->blocks.n * sizeof *refs);
     memset(pins, 0, e->states.n_saved * sizeof *pins);
     memset(seats, 0, e->states.n_seats);
-    memset(tails, 0, e->o.prefills);
-    for (uint32_t i = 0; i < e->o.max_requests; i++) {
-        const ds_eng_request *r = e->table[i];
+    memset(tails, 0, e->o->prefills);
+    for (uint32_t i = 0; i < e->o->max_requests; i++) {
+        const ds_eng_request *r = engine->mail.table[i];
         uint32_t gone = 0;
         for (uint32_t k = 0; r && k < r->n_samples && !wrong; k++) {
             const ds_eng_sample *s = &r->samples[k];
@@ -163,10 +164,10 @@ const char *ds_engine_check(const ds_engine *e)
         wrong = check_states(e);
     if (wrong)
         return wrong;
-    for (uint32_t i = 0; i < e->o.prefills; i++)
+    for (uint32_t i = 0; i < e->o->prefills; i++)
         all_tails += tails[i];
-    if (e->o.mode == DS_ENGINE_CED && all_tails != e->o.prefills)
-        return WRONG("%u of %u tails are accounted for", all_tails, e->o.prefills);
+    if (e->o->mode == DS_ENGINE_CED && all_tails != e->o->prefills)
+        return WRONG("%u of %u tails are accounted for", all_tails, e->o->prefills);
     if (waiting != e->n_waiting || parked != e->n_parked || running != e->n_running || live < e->n_live)
         return WRONG("waiting %u (%u), parked %u (%u), running %u (%u), live %u (%u)", e->n_waiting, waiting, e->n_parked, parked,
                      e->n_running, running, e->n_live, live);

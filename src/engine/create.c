@@ -5,6 +5,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "base/clock.h"
 #include "base/mem.h"
 #include "engine/create_internal.h"
 #include "engine/engine_internal.h"
@@ -21,6 +22,21 @@ static ds_rc range(const char *name, uint64_t v, uint64_t lo, uint64_t hi, ds_er
         return DS_OK;
     return ds_fail(err, DS_E_ARG, "engine: %s = %llu is not within %llu..%llu", name, (unsigned long long)v, (unsigned long long)lo,
                    (unsigned long long)hi);
+}
+
+static uint64_t monotonic_now(void *ctx)
+{
+    (void)ctx;
+    return ds_now_ns();
+}
+
+static void monotonic_sleep(void *ctx, uint64_t ns)
+{
+    struct timespec t = { (time_t)(ns / 1000000000u), (long)(ns % 1000000000u) };
+
+    (void)ctx;
+    while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &t, NULL) != 0)
+        ;
 }
 
 /* Defaults, and what doesn't depend on memory. */
@@ -52,6 +68,10 @@ static ds_rc fill(ds_engine_opts *o, uint32_t context_limit, uint32_t model_draf
         return rc;
     if (o->step_tokens < o->max_running + 16) /* every sequence has a row, and a prompt always moves */
         o->step_tokens = o->max_running + 16;
+    if (!o->clock.now_ns != !o->clock.sleep_until_ns)
+        return ds_fail(err, DS_E_ARG, "engine: a clock needs both of its functions");
+    if (!o->clock.now_ns)
+        o->clock = (ds_engine_clock){ .now_ns = monotonic_now, .sleep_until_ns = monotonic_sleep };
     if (o->drafts > 0 && (uint32_t)o->drafts > model_drafts)
         return ds_fail(err, DS_E_ARG, "engine: %d drafts a step, the model makes %u", o->drafts, model_drafts);
     if (o->drafts < DS_ENGINE_DRAFTS_AUTO)
@@ -212,8 +232,8 @@ static ds_rc take_step(ds_eng_step *st, const ds_engine_opts *o, ds_err *err)
     st->dev.cap_rows = n;
     st->dev.cap_ops = 6 * n + 16;
     st->cap_after = 6 * n + 16;
-    st->dev.rows = calloc(n, sizeof *st->dev.rows);
-    st->dev.out = calloc(n, sizeof *st->dev.out);
+    st->dev.rows = ds_calloc_aligned(n, sizeof *st->dev.rows);
+    st->dev.out = ds_calloc_aligned(n, sizeof *st->dev.out);
     st->dev.ops = calloc(st->dev.cap_ops, sizeof *st->dev.ops);
     st->who = calloc(n, sizeof *st->who);
     st->save = calloc(n, sizeof *st->save);
@@ -239,55 +259,42 @@ static void identify(ds_engine *e, ds_kv_layout *layout)
     ds_kv_layout_id(e->identity.layout, layout);
 }
 
-static ds_rc take_tables(ds_engine *e, ds_err *err)
+static ds_rc take_loop(ds_eng_loop *l, const ds_engine *e, ds_err *err)
 {
-    ds_engine_opts *o = &e->o;
-    pthread_condattr_t attr;
+    const ds_engine_opts *o = &e->o;
     ds_rc rc = DS_OK;
 
-    pthread_mutex_init(&e->mu, NULL);
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(&e->work, &attr);
-    pthread_cond_init(&e->events, &attr);
-    pthread_condattr_destroy(&attr);
-    e->cap_dirty = o->max_requests * o->max_samples;
-    e->running = calloc(o->max_running, sizeof *e->running);
-    e->prefilling = calloc(o->max_running, sizeof *e->prefilling);
-    e->tail = calloc(o->prefills, sizeof *e->tail);
-    e->dirty = calloc(e->cap_dirty, sizeof *e->dirty);
-    e->generation = calloc(o->max_requests, sizeof *e->generation);
-    e->free_index = calloc(o->max_requests, sizeof *e->free_index);
-    if (!e->running || !e->prefilling || !e->tail || !e->dirty || !e->generation || !e->free_index)
+    l->o = o;
+    l->dev = e->dev;
+    l->was_empty = true;
+    l->cap_dirty = o->max_requests * o->max_samples;
+    l->running = calloc(o->max_running, sizeof *l->running);
+    l->prefilling = calloc(o->max_running, sizeof *l->prefilling);
+    l->tail = calloc(o->prefills, sizeof *l->tail);
+    l->dirty = calloc(l->cap_dirty, sizeof *l->dirty);
+    if (!l->running || !l->prefilling || !l->tail || !l->dirty)
         return ds_fail(err, DS_E_NOMEM, "engine: out of memory for %u requests", o->max_requests);
-    for (e->n_free_tails = 0; e->n_free_tails < o->prefills; e->n_free_tails++)
-        e->tail[e->n_free_tails] = e->n_free_tails;
-    for (e->n_free_index = 0; e->n_free_index < o->max_requests; e->n_free_index++)
-        e->free_index[e->n_free_index] = o->max_requests - 1 - e->n_free_index;
+    for (l->n_free_tails = 0; l->n_free_tails < o->prefills; l->n_free_tails++)
+        l->tail[l->n_free_tails] = l->n_free_tails;
     for (int i = 0; i < DS_DEV_DEPTH && rc == DS_OK; i++)
-        rc = take_step(&e->step[i], o, err);
+        rc = take_step(&l->step[i], o, err);
     if (rc == DS_OK)
-        rc = ds_blocks_init(&e->blocks, o->kv_blocks, err);
+        rc = ds_blocks_init(&l->blocks, o->kv_blocks, err);
     if (rc == DS_OK)
-        rc = ds_states_init(&e->states, o->max_running, o->saved_states, 1000ull * o->state_ttl_ms, err);
+        rc = ds_states_init(&l->states, o->max_running, o->saved_states, 1000ull * o->state_ttl_ms, err);
     if (rc != DS_OK)
         return rc;
-    e->table = calloc(o->max_requests, sizeof *e->table); /* last: with it the engine is whole */
-    if (!e->table)
-        return ds_fail(err, DS_E_NOMEM, "engine: out of memory for %u requests", o->max_requests);
-    e->hit_margin = e->dev->window + DS_KV_ROLLBACK > HIT_MARGIN ? e->dev->window + DS_KV_ROLLBACK : HIT_MARGIN;
-    ds_spec_init(&e->spec, o->drafts ? e->dev->drafts : 0, o->drafts);
+    l->hit_margin = e->dev->window + DS_KV_ROLLBACK > HIT_MARGIN ? e->dev->window + DS_KV_ROLLBACK : HIT_MARGIN;
+    ds_spec_init(&l->spec, o->drafts ? e->dev->drafts : 0, o->drafts);
     return DS_OK;
 }
 
-void ds_eng_free_tables(ds_engine *e)
+static void free_loop(ds_eng_loop *l)
 {
-    if (e->dev)
-        e->dev->fn->destroy(e->dev);
-    ds_blocks_fini(&e->blocks);
-    ds_states_fini(&e->states);
+    ds_blocks_fini(&l->blocks);
+    ds_states_fini(&l->states);
     for (int i = 0; i < DS_DEV_DEPTH; i++) {
-        ds_eng_step *st = &e->step[i];
+        ds_eng_step *st = &l->step[i];
         free(st->dev.rows);
         free(st->dev.out);
         free(st->dev.ops);
@@ -296,18 +303,25 @@ void ds_eng_free_tables(ds_engine *e)
         free(st->after);
         free(st->top);
     }
-    free(e->running);
-    free(e->prefilling);
-    free(e->tail);
-    free(e->dirty);
-    free(e->generation);
-    free(e->free_index);
-    free(e->table);
-    if (e->dev) { /* tables were begun */
-        pthread_mutex_destroy(&e->mu);
-        pthread_cond_destroy(&e->work);
-        pthread_cond_destroy(&e->events);
-    }
+    free(l->running);
+    free(l->prefilling);
+    free(l->tail);
+    free(l->dirty);
+}
+
+static ds_rc take_tables(ds_engine *e, ds_err *err)
+{
+    ds_rc rc = ds_mail_init(&e->mail, e->o.max_requests, err);
+
+    return rc == DS_OK ? take_loop(&e->loop, e, err) : rc;
+}
+
+void ds_eng_free_tables(ds_engine *e)
+{
+    if (e->dev)
+        e->dev->fn->destroy(e->dev);
+    ds_mail_fini(&e->mail);
+    free_loop(&e->loop);
     free(e);
 }
 
@@ -322,7 +336,6 @@ ds_rc ds_engine_create(ds_engine **out, const struct ds_model *m, struct ds_pool
     if (!e)
         return ds_fail(err, DS_E_NOMEM, "engine: out of memory");
     e->o = *opts;
-    e->was_empty = true;
     rc = plan_model(&e->plan, m, &e->o, err);
     if (rc == DS_OK) {
         size = sizes(&e->o);
@@ -353,7 +366,6 @@ ds_rc ds_engine_create_stub(ds_engine **out, const ds_engine_stub *s, const ds_e
     if (!e)
         return ds_fail(err, DS_E_NOMEM, "engine: out of memory");
     e->o = *opts;
-    e->was_empty = true;
     e->stub = true;
     e->hidden = 1;
     rc = fill(&e->o, STUB_CONTEXT, s->drafts, err);
@@ -369,7 +381,7 @@ ds_rc ds_engine_create_stub(ds_engine **out, const ds_engine_stub *s, const ds_e
     }
     if (rc == DS_OK) {
         size = sizes(&e->o);
-        rc = ds_backend_null_create(&e->dev, s, &size, err);
+        rc = ds_backend_null_create(&e->dev, s, &e->o.clock, &size, err);
     }
     if (rc == DS_OK) {
         ds_kv_layout layout = { .version = DS_KV_LAYOUT_VERSION, .block_tokens = DS_BLOCK_TOKENS, .numerics = "stub" };

@@ -1,4 +1,5 @@
-/* Inside of the engine: requests, samples, steps in flight, and who touches what.
+/* Inside of the engine: requests, samples, steps in flight, and who touches what. An engine is a mailbox (mail.h), which clients' threads
+ * and the loop share, and the loop's own tables (ds_eng_loop), which admit, sched and finish work on and which no lock guards.
  *
  * A sample (one text of a request) is in one state at a time:
  *
@@ -23,10 +24,11 @@
 
 #include "engine/backend.h"
 #include "engine/blocks.h"
-#include "engine/cost.h"
-#include "engine/spec.h"
+#include "engine/mail.h"
 #include "engine/states.h"
 #include "kv/chain.h"
+#include "policy/cost.h"
+#include "policy/spec.h"
 
 #define NONE UINT32_MAX
 enum {
@@ -46,40 +48,41 @@ typedef enum { HIT_NONE, HIT_STATE, HIT_REPLAY } ds_eng_hit;
 typedef struct ds_eng_request ds_eng_request;
 
 typedef struct ds_eng_sample {
-    /* What every step touches comes first, so that it shares few cache lines: with a thousand sequences the loop's time is the time to
-     * fetch them. */
+    /* Four cache lines that every step touches: with a thousand sequences the loop's time is the time to fetch them. */
     /* [loop] */
-    ds_eng_state state;
+    _Alignas(64) ds_eng_state state;
     uint32_t seat;                  /* NONE: has none */
     uint32_t pos;                   /* positions whose tokens are committed and processed, by results */
     uint32_t pos_max;               /* the most that it can be once all steps in flight are done */
     uint32_t in_rows[DS_DEV_DEPTH]; /* of that, by step */
     uint32_t n_blocks, n_published, n_keys, n_out;
     uint64_t busy_until; /* last step with rows or operations of it */
-    uint32_t *blocks;
+    uint32_t *blocks;    /* [cap_blocks] */
     /* [const] */
     ds_eng_request *req;
-    int32_t *out;               /* [cap_out] */
-    float *lp;                  /* [cap_out], or NULL */
-    uint32_t drafted, accepted; /* [loop] */
-    ds_dev_sample dev;          /* see there */
+
+    int32_t *out;        /* [cap_out] */
+    float *lp;           /* [cap_out], or NULL */
+    uint16_t *held;      /* [cap_out], or NULL: no stop strings */
+    ds_gen_logprob *top; /* [cap_out][n_top], or NULL */
     /* [loop] */
-    uint64_t last_us, first_us;
+    uint64_t last_us;
+    ds_mail_sample mail; /* see there */
+
+    /* [loop] */
     bool ended, fork; /* fork: PROMPT rows of all samples of the request; they stop one token short */
-    bool dirty;       /* in engine.dirty */
+    bool dirty;       /* in loop.dirty */
     bool admitted;
     bool approx;  /* its bits rest on a replay, its own or that of a prefix it found */
     bool borrows; /* [const] steps in flight may use the caller's memory or callbacks: its end goes out when it is GONE */
-    /* [mu] what poll sees and what it has given out */
-    bool pub_start, pub_end, read_start, read_end;
-    uint32_t pub_out, read_out;
-    uint64_t unread_us; /* when the oldest token was published that wasn't read */
-
     /* [const] */
     uint32_t index, cap_out, cap_blocks;
-    ds_key *keys;        /* [cap_blocks] of the blocks of its tokens. [loop] behind the prompt's */
-    ds_gen_logprob *top; /* [cap_out][n_top], or NULL */
-    uint16_t *held;      /* [cap_out], or NULL */
+    uint32_t drafted, accepted; /* [loop] */
+    uint64_t first_us;          /* [loop] of the first token; 0: none yet */
+    ds_dev_sample dev;          /* see there */
+
+    /* The rest is for a sample's beginning and end. */
+    ds_key *keys; /* [cap_blocks] of the blocks of its tokens. [const] the prompt's, [loop] behind */
 
     /* [loop] */
     ds_eng_then then;
@@ -88,7 +91,7 @@ typedef struct ds_eng_sample {
     uint64_t order;                    /* of arrival */
     uint64_t queued_us;                /* since when it waits */
     uint64_t admit_us;
-    uint32_t run_index;    /* in engine.running */
+    uint32_t run_index;    /* in loop.running */
     uint32_t tail, parked; /* NONE: has none */
     bool shared_partial;   /* parked after a fork: its last block is sample 0's and must be copied */
     uint32_t goal;         /* PROMPT: rows up to here */
@@ -100,15 +103,22 @@ typedef struct ds_eng_sample {
     uint32_t first_hit_pos, hit, replayed;
     uint32_t admit_out;              /* tokens at the last admission */
     uint16_t matched[MAX_STOPS];     /* bytes of each stop string that end the text so far */
-    ds_event start_event, end_event; /* [loop] until pub_start, pub_end; then [const] */
+    ds_event start_event, end_event; /* [loop] until mail.start, mail.end; then [const] */
 } ds_eng_sample;
 
 struct ds_eng_request {
+    /* What publish and poll touch for every token. */
+    _Alignas(64) ds_mail_request mail;
     /* [const] */
     uint64_t id;
     uint64_t cookie;
+    ds_eng_sample *samples;
+    uint32_t n_samples;
+    uint32_t n_gone; /* [loop] */
+
+    /* [const] */
     int32_t *prompt;
-    uint32_t n_prompt, n_samples;
+    uint32_t n_prompt;
     ds_key ns; /* in front of the first block's key */
     bool no_cache, reproducible;
     ds_kv_span *spans; /* images */
@@ -122,17 +132,11 @@ struct ds_eng_request {
     uint64_t deadline_us, added_us;
     uint64_t order;
     uint32_t level;
-    ds_eng_sample *samples;
 
     /* [loop] */
     bool fork_pending; /* samples 1.. are HELD */
-    uint32_t n_gone;
-
-    /* [mu] */
-    ds_eng_request *next_in, *next_order, *next_ready; /* inbox (later: gone, in publish); orders to end; ready for poll */
-    bool has_order, cancel, is_ready, all_gone;
-    uint32_t finish_mask; /* samples to end */
-    uint32_t n_read_end;
+    uint32_t to_end;   /* samples that an order ends */
+    ds_eng_request *next_came, *next_ordered;
 };
 
 typedef enum { AFTER_UNPIN, AFTER_UNREF, AFTER_FREE_TAIL } ds_eng_after_kind;
@@ -152,15 +156,12 @@ typedef struct {
     ds_gen_logprob *top;
 } ds_eng_step;
 
-struct ds_engine {
+/* The loop's tables: one owner, no lock. */
+typedef struct {
     /* [const] */
-    ds_engine_opts o; /* with defaults filled in */
-    ds_gen_plan plan;
+    const ds_engine_opts *o;
     ds_backend *dev;
-    bool stub;           /* no model: samples have no sampler */
-    uint32_t hidden;     /* floats of an image position */
     uint32_t hit_margin; /* tokens behind a hit at least */
-    ds_kv_identity identity;
 
     /* [loop] */
     ds_blocks blocks;
@@ -175,28 +176,39 @@ struct ds_engine {
     uint32_t *tail, n_free_tails;
     ds_eng_step step[DS_DEV_DEPTH];
     uint64_t submitted, done; /* numbers of steps */
-    ds_eng_sample **dirty;
+    ds_eng_sample **dirty;    /* have something for poll */
     uint32_t n_dirty, cap_dirty;
     uint32_t n_live; /* samples not GONE */
     uint64_t next_deadlines_us, n_deadlines;
-    uint64_t now_us; /* of this turn */
-    bool was_empty;  /* nothing to do at some time since the last step */
+    uint64_t now_us;   /* of this turn */
+    bool was_empty;    /* nothing to do at some time since the last step */
+    ds_gen_stats turn; /* what this turn adds to the counters */
+} ds_eng_loop;
 
-    /* [mu] */
-    pthread_mutex_t mu;
-    pthread_cond_t work;    /* orders came */
-    pthread_cond_t events;  /* ready became non-empty */
-    ds_eng_request **table; /* [max_requests] */
-    uint32_t *generation, *free_index, n_free_index;
-    ds_eng_request *in_head, *in_tail, *order_head, *ready_head, *ready_tail;
-    void (*wake)(void *ctx), *wake_ctx;
-    bool draining, stop;
-    uint64_t n_added;
-    ds_gen_stats stats; /* counters of the loop are added under mu, once a turn */
-    ds_gen_stats turn;  /* [loop] what this turn adds */
+struct ds_engine {
+    /* [const] */
+    ds_engine_opts o; /* with defaults filled in */
+    ds_gen_plan plan;
+    ds_backend *dev;
+    bool stub;       /* no model: samples have no sampler */
+    uint32_t hidden; /* floats of an image position */
+    ds_kv_identity identity;
     bool threaded;
     pthread_t thread;
+
+    ds_mail mail;
+    ds_eng_loop loop;
 };
+
+/* The engine's time: the option's clock. */
+static inline uint64_t ds_eng_now_ns(const ds_engine_opts *o)
+{
+    return o->clock.now_ns(o->clock.ctx);
+}
+static inline uint64_t ds_eng_now_us(const ds_engine_opts *o)
+{
+    return ds_eng_now_ns(o) / 1000;
+}
 
 /* request.c: [any thread] */
 ds_rc ds_eng_request_create(ds_eng_request **out, const ds_engine *e, const ds_gen_request *q, ds_err *err);
@@ -217,29 +229,29 @@ static inline uint32_t ds_eng_blocks_for(uint32_t positions)
 }
 
 /* admit.c: [loop] waiting lists, admission, preemption */
-void ds_eng_enqueue(ds_engine *e, ds_eng_sample *s); /* to its place by order of arrival */
-void ds_eng_dequeue(ds_engine *e, ds_eng_sample *s);
-void ds_eng_admit(ds_engine *e, ds_eng_step *st, uint64_t now_us);
-void ds_eng_settle(ds_engine *e, ds_eng_step *st); /* leaving samples whose last step is done; st may be NULL: nothing is parked then */
-bool ds_eng_make_room(ds_engine *e,
-                      const ds_eng_sample *for_whom); /* a block's worth, by sending somebody away; false: for_whom itself is the last */
-void ds_eng_release(ds_engine *e, ds_eng_sample *s);  /* blocks, seat, tail, pins */
+void ds_eng_enqueue(ds_eng_loop *e, ds_eng_sample *s); /* to its place by order of arrival */
+void ds_eng_dequeue(ds_eng_loop *e, ds_eng_sample *s);
+void ds_eng_admit(ds_eng_loop *e, ds_eng_step *st, uint64_t now_us);
+void ds_eng_settle(ds_eng_loop *e, ds_eng_step *st); /* leaving samples whose last step is done; st may be NULL: nothing is parked then */
+bool ds_eng_make_room(ds_eng_loop *e,
+                      const ds_eng_sample *for_whom);  /* a block's worth, by sending somebody away; false: for_whom itself is the last */
+void ds_eng_release(ds_eng_loop *e, ds_eng_sample *s); /* blocks, seat, tail, pins */
 
 /* sched.c: [loop] */
-bool ds_eng_plan_step(ds_engine *e, uint64_t now_us); /* true: a step was submitted */
+bool ds_eng_plan_step(ds_eng_loop *e, uint64_t now_us); /* true: a step was submitted */
 void ds_eng_op(ds_eng_step *st, ds_dev_op_kind kind, uint32_t src, uint32_t dst);
 void ds_eng_after_step(ds_eng_step *st, ds_eng_after_kind kind, uint32_t what);
 
 /* finish.c: [loop] */
-void ds_eng_finish_step(ds_engine *e, ds_eng_step *st, uint64_t now_us);
-void ds_eng_end(ds_engine *e, ds_eng_sample *s, ds_end_reason reason,
-                uint64_t now_us);                 /* end_event's other members are set by the caller before */
-void ds_eng_mark(ds_engine *e, ds_eng_sample *s); /* has something for poll */
-void ds_eng_publish(ds_engine *e);                /* makes it visible; takes mu */
+void ds_eng_finish_step(ds_eng_loop *e, ds_eng_step *st, uint64_t now_us);
+void ds_eng_end(ds_eng_loop *e, ds_eng_sample *s, ds_end_reason reason,
+                uint64_t now_us);                   /* end_event's other members are set by the caller before */
+void ds_eng_mark(ds_eng_loop *e, ds_eng_sample *s); /* has something for poll */
+void ds_eng_gone(ds_eng_loop *e, ds_eng_sample *s); /* it holds nothing any more */
 
 /* stats.c */
 void ds_eng_hist_add(ds_gen_hist *h, uint64_t us);
-void ds_eng_count(ds_engine *e); /* with mu: what this turn adds, and how full everything is */
+void ds_eng_gauges(ds_eng_loop *e); /* how full everything is, into e->turn */
 
 /* check.c: every invariant of the loop's tables, O(everything). NULL, or what is wrong. For tests. */
 const char *ds_engine_check(const ds_engine *e);

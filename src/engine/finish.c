@@ -2,10 +2,9 @@
 #include <assert.h>
 #include <string.h>
 
-#include "base/clock.h"
 #include "engine/engine_internal.h"
 
-void ds_eng_mark(ds_engine *e, ds_eng_sample *s)
+void ds_eng_mark(ds_eng_loop *e, ds_eng_sample *s)
 {
     if (s->dirty)
         return;
@@ -14,8 +13,19 @@ void ds_eng_mark(ds_engine *e, ds_eng_sample *s)
     e->dirty[e->n_dirty++] = s;
 }
 
+void ds_eng_gone(ds_eng_loop *e, ds_eng_sample *s)
+{
+    ds_eng_request *r = s->req;
+
+    s->state = S_GONE;
+    e->n_live--;
+    if (++r->n_gone == r->n_samples)
+        e->n_deadlines -= r->deadline_us != 0;
+    ds_eng_mark(e, s);
+}
+
 /* Samples that wait for this one's prompt have to go on their own. */
-static void free_held(ds_engine *e, ds_eng_request *r)
+static void free_held(ds_eng_loop *e, ds_eng_request *r)
 {
     if (!r->fork_pending)
         return;
@@ -25,7 +35,7 @@ static void free_held(ds_engine *e, ds_eng_request *r)
             ds_eng_enqueue(e, &r->samples[k]);
 }
 
-void ds_eng_end(ds_engine *e, ds_eng_sample *s, ds_end_reason reason, uint64_t now_us)
+void ds_eng_end(ds_eng_loop *e, ds_eng_sample *s, ds_end_reason reason, uint64_t now_us)
 {
     ds_event *ev = &s->end_event;
 
@@ -53,9 +63,7 @@ void ds_eng_end(ds_engine *e, ds_eng_sample *s, ds_end_reason reason, uint64_t n
         if (s->state == S_WAITING)
             ds_eng_dequeue(e, s);
         ds_eng_release(e, s);
-        s->state = S_GONE;
-        s->req->n_gone++;
-        e->n_live--;
+        ds_eng_gone(e, s);
         return;
     }
     if (s->state == S_LEAVING && s->then == THEN_PARKED) { /* its copy is on the device */
@@ -70,11 +78,11 @@ void ds_eng_end(ds_engine *e, ds_eng_sample *s, ds_end_reason reason, uint64_t n
 
 /* Runs the bytes of a token through all stop strings. True: one is complete; which and how many bytes of the text it cuts are in the end
  * event. */
-static bool stop_string(ds_engine *e, ds_eng_sample *s, int32_t token)
+static bool stop_string(ds_eng_loop *e, ds_eng_sample *s, int32_t token)
 {
     const ds_eng_request *r = s->req;
     size_t n, i;
-    const char *bytes = e->o.token_bytes(e->o.ctx, token, &n);
+    const char *bytes = e->o->token_bytes(e->o->ctx, token, &n);
     uint32_t best = NONE, held = 0;
 
     for (i = 0; i < n && best == NONE; i++)
@@ -112,7 +120,7 @@ static bool is_stop_id(const ds_eng_sample *s, int32_t token)
     return false;
 }
 
-static void take_tokens(ds_engine *e, ds_eng_sample *s, const ds_dev_out *out, uint64_t now_us)
+static void take_tokens(ds_eng_loop *e, ds_eng_sample *s, const ds_dev_out *out, uint64_t now_us)
 {
     for (uint32_t i = 0; i < out->n_tokens; i++) {
         int32_t token = out->token[i];
@@ -133,7 +141,7 @@ static void take_tokens(ds_engine *e, ds_eng_sample *s, const ds_dev_out *out, u
         e->turn.output_tokens++;
         ds_eng_hist_add(s->n_out == 1 ? &e->turn.ttft : &e->turn.tbt, now_us - since);
         s->last_us = now_us;
-        if (s->req->n_stop && stop_string(e, s, token)) {
+        if (s->held && stop_string(e, s, token)) {
             e->turn.dropped_tokens += out->n_tokens - 1 - i;
             ds_eng_end(e, s, DS_ENDED_STOP_STRING, now_us);
             return;
@@ -162,11 +170,9 @@ static void block_key(ds_eng_sample *s, uint32_t i)
 }
 
 /* Blocks whose last token has been committed get their keys. */
-static void publish_blocks(ds_engine *e, ds_eng_sample *s)
+static void publish_blocks(ds_eng_loop *e, ds_eng_sample *s)
 {
-    if (s->req->no_cache)
-        return;
-    for (; (s->n_published + 1) * DS_BLOCK_TOKENS <= s->pos; s->n_published++) {
+    for (; (s->n_published + 1) * DS_BLOCK_TOKENS <= s->pos && !s->req->no_cache; s->n_published++) {
         if (s->n_keys == s->n_published)
             block_key(s, s->n_keys++);
         if (s->n_published < s->n_blocks)
@@ -174,16 +180,16 @@ static void publish_blocks(ds_engine *e, ds_eng_sample *s)
     }
 }
 
-static void name_state(ds_engine *e, ds_eng_sample *s, uint32_t state, const ds_dev_out *out, bool decode, uint64_t now_us)
+static void name_state(ds_eng_loop *e, ds_eng_sample *s, uint32_t state, const ds_dev_out *out, bool decode, uint64_t now_us)
 {
     uint32_t border = out->pos / DS_BLOCK_TOKENS;
 
     if (!out->skipped && out->saved && border > 0 && border * DS_BLOCK_TOKENS <= s->pos && border <= s->n_keys) {
-        bool complete = e->o.mode == DS_ENGINE_EXACT || decode;
+        bool complete = e->o->mode == DS_ENGINE_EXACT || decode;
         ds_states_name(&e->states, state, &s->keys[border - 1],
-                       !complete                      ? NONE
-                       : e->o.mode == DS_ENGINE_EXACT ? 0
-                                                      : s->dev.dec_start,
+                       !complete                       ? NONE
+                       : e->o->mode == DS_ENGINE_EXACT ? 0
+                                                       : s->dev.dec_start,
                        s->approx, now_us);
     }
     ds_states_unpin(&e->states, state);
@@ -191,7 +197,7 @@ static void name_state(ds_engine *e, ds_eng_sample *s, uint32_t state, const ds_
 
 /* ---- a step -------------------------------------------------------------------------------------------------------------------------- */
 
-static void finish_rows(ds_engine *e, ds_eng_step *st, uint32_t i, uint64_t now_us)
+static void finish_rows(ds_eng_loop *e, ds_eng_step *st, uint32_t i, uint64_t now_us)
 {
     ds_eng_sample *s = st->who[i];
     const ds_dev_rows *r = &st->dev.rows[i];
@@ -220,7 +226,7 @@ static void finish_rows(ds_engine *e, ds_eng_step *st, uint32_t i, uint64_t now_
         e->turn.dropped_tokens += out->n_tokens;
     else
         take_tokens(e, s, out, now_us);
-    committed = s->req->n_prompt + s->n_out;
+    committed = s->dev.n_prompt + s->n_out;
     if (out->rc == DS_OK || r->decode)
         s->pos = out->pos < committed ? out->pos : committed;
     if (r->decode) {
@@ -236,9 +242,9 @@ static void finish_rows(ds_engine *e, ds_eng_step *st, uint32_t i, uint64_t now_
         name_state(e, s, st->save[i], out, r->decode, now_us);
 }
 
-void ds_eng_finish_step(ds_engine *e, ds_eng_step *st, uint64_t now_us)
+void ds_eng_finish_step(ds_eng_loop *e, ds_eng_step *st, uint64_t now_us)
 {
-    uint64_t begin = ds_now_ns();
+    uint64_t begin = ds_eng_now_ns(e->o);
     ds_cost_load load = { st->dev.q, st->dev.qc, st->dev.qq };
 
     assert(st->dev.no == e->done + 1);
@@ -273,5 +279,5 @@ void ds_eng_finish_step(ds_engine *e, ds_eng_step *st, uint64_t now_us)
         if (st->n_prompt == 0)
             ds_spec_learn_step(&e->spec, &load, us, (double)st->dev.draft_ns / 1e3, st->dev.draft_ns ? st->n_decode : 0);
     }
-    e->turn.host_finish_ns += ds_now_ns() - begin;
+    e->turn.host_finish_ns += ds_eng_now_ns(e->o) - begin;
 }

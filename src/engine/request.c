@@ -3,7 +3,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/clock.h"
 #include "base/mem.h"
 #include "engine/engine_internal.h"
 
@@ -232,7 +231,7 @@ ds_rc ds_eng_request_create(ds_eng_request **out, const ds_engine *e, const ds_g
     *out = NULL;
     if (rc != DS_OK)
         return rc;
-    r = calloc(1, sizeof *r);
+    r = ds_calloc_aligned(1, sizeof *r);
     if (!r)
         return ds_fail(err, DS_E_NOMEM, "engine: out of memory");
     r->cookie = q->cookie;
@@ -241,14 +240,14 @@ ds_rc ds_eng_request_create(ds_eng_request **out, const ds_engine *e, const ds_g
     r->no_cache = q->no_cache || e->o.no_prefix_cache;
     r->reproducible = q->reproducible;
     r->level = q->priority;
-    r->added_us = ds_now_us();
+    r->added_us = ds_eng_now_us(&e->o);
     r->deadline_us = q->deadline_us ? r->added_us + q->deadline_us : 0;
     if (q->grammar)
         r->grammar = *q->grammar;
     if (q->n_stop_ids)
         memcpy(r->stop_ids, q->stop_ids, q->n_stop_ids * sizeof *r->stop_ids);
     r->prompt = malloc(q->n_prompt * sizeof *r->prompt);
-    r->samples = calloc(r->n_samples, sizeof *r->samples);
+    r->samples = ds_calloc_aligned(r->n_samples, sizeof *r->samples);
     if (!r->prompt || !r->samples || !copy_stops(r, q) || !copy_images(r, q, e->hidden)) {
         ds_eng_request_free(r);
         return ds_fail(err, DS_E_NOMEM, "engine: out of memory for a request of %u tokens", q->n_prompt);

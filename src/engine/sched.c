@@ -2,12 +2,14 @@
 #include <assert.h>
 #include <string.h>
 
-#include "base/clock.h"
 #include "engine/engine_internal.h"
+#include "policy/chunk.h"
+
+_Static_assert((int)DS_CHUNK_GRID == (int)DS_BLOCK_TOKENS, "chunks end where blocks end");
+_Static_assert((int)DS_SPEC_MAX == (int)DS_DEV_MAX_DRAFTS, "the controller knows every draft");
 
 /* A draft with a chance below this costs more rows than it brings tokens, at any price of a row seen so far. */
 #define LEAST_CHANCE 0.1f
-enum { SMALLEST_CHUNK = 16 }; /* a prompt always moves, however little time decoding leaves */
 
 void ds_eng_op(ds_eng_step *st, ds_dev_op_kind kind, uint32_t src, uint32_t dst)
 {
@@ -22,7 +24,7 @@ void ds_eng_after_step(ds_eng_step *st, ds_eng_after_kind kind, uint32_t what)
 }
 
 /* Blocks for positions 0 .. end-1. On false the sample itself had to leave, or has less than it wants: it then has what it had. */
-static bool cover(ds_engine *e, ds_eng_sample *s, uint32_t end)
+static bool cover(ds_eng_loop *e, ds_eng_sample *s, uint32_t end)
 {
     uint32_t want = ds_eng_blocks_for(end);
 
@@ -41,7 +43,8 @@ static bool cover(ds_engine *e, ds_eng_sample *s, uint32_t end)
     return true;
 }
 
-static ds_dev_rows *new_row(ds_engine *e, ds_eng_step *st, ds_eng_sample *s, uint32_t save)
+/* The part that decode rows have. */
+static ds_dev_rows *new_row(ds_eng_loop *e, ds_eng_step *st, ds_eng_sample *s, uint32_t save)
 {
     uint32_t i = st->dev.n_rows++;
     ds_dev_rows *r = &st->dev.rows[i];
@@ -49,29 +52,28 @@ static ds_dev_rows *new_row(ds_engine *e, ds_eng_step *st, ds_eng_sample *s, uin
     assert(i < st->dev.cap_rows);
     st->who[i] = s;
     st->save[i] = save;
-    *r = (ds_dev_rows){ .sample = &s->dev,
-                        .slot = s->seat,
-                        .blocks = s->blocks,
-                        .n_blocks = s->n_blocks,
-                        .save_to = save == NONE ? NONE : ds_states_slot(&e->states, save),
-                        .tail = NONE,
-                        .n_before = NONE,
-                        .begin = -1 };
+    r->sample = &s->dev;
+    r->blocks = s->blocks;
+    r->n_blocks = s->n_blocks;
+    r->slot = s->seat;
+    r->save_to = save == NONE ? NONE : ds_states_slot(&e->states, save);
+    r->drafts = 0;
+    r->decode = true;
     s->busy_until = st->dev.no;
     return r;
 }
 
 /* A saved state for rows that may cross a border, unless nobody would find it. */
-static uint32_t want_save(ds_engine *e, const ds_eng_sample *s)
+static uint32_t want_save(ds_eng_loop *e, const ds_eng_sample *s)
 {
     return s->req->no_cache ? NONE : ds_states_take(&e->states);
 }
 
 /* ---- decode -------------------------------------------------------------------------------------------------------------------------- */
 
-static void decode_rows(ds_engine *e, ds_eng_step *st)
+static void decode_rows(ds_eng_loop *e, ds_eng_step *st)
 {
-    uint32_t n = 0, drafts, left = e->o.verify_rows;
+    uint32_t n = 0, drafts, left = e->o->verify_rows;
     double context = 0.0;
     int parity = st->dev.no % DS_DEV_DEPTH;
 
@@ -83,8 +85,8 @@ static void decode_rows(ds_engine *e, ds_eng_step *st)
             context += e->running[i]->pos_max;
         }
     }
-    drafts = ds_spec_choose(&e->spec, n, context, e->o.verify_rows);
-    st->dev.draft_rows = drafts ? e->o.verify_rows : 0;
+    drafts = ds_spec_choose(&e->spec, n, context, e->o->verify_rows);
+    st->dev.draft_rows = drafts ? e->o->verify_rows : 0;
     st->dev.least_chance = e->spec.fixed ? 0.0f : LEAST_CHANCE;
     for (uint32_t i = 0; i < e->n_running; i++) {
         ds_eng_sample *s = e->running[i];
@@ -102,7 +104,6 @@ static void decode_rows(ds_engine *e, ds_eng_step *st)
         if (end / DS_BLOCK_TOKENS > s->pos / DS_BLOCK_TOKENS)
             save = want_save(e, s);
         r = new_row(e, st, s, save);
-        r->decode = true;
         r->drafts = k;
         left -= k;
         s->in_rows[parity] = end - s->pos_max;
@@ -115,11 +116,11 @@ static void decode_rows(ds_engine *e, ds_eng_step *st)
 
 /* Where a chunk that starts at s->pos_max must end at the latest: at the goal, where the decoder's part changes, and at borders whose
  * state is wanted. */
-static uint32_t chunk_end(const ds_engine *e, const ds_eng_sample *s)
+static uint32_t chunk_end(const ds_eng_loop *e, const ds_eng_sample *s)
 {
     uint32_t end = s->goal, pos = s->pos_max, n = s->req->n_prompt;
 
-    if (e->o.mode == DS_ENGINE_CED && pos < n && end > n)
+    if (e->o->mode == DS_ENGINE_CED && pos < n && end > n)
         end = n;
     for (uint32_t i = 0; i < s->n_snap; i++)
         if (s->snap[i] > pos && s->snap[i] < end)
@@ -135,32 +136,8 @@ static bool wants_state_at(const ds_eng_sample *s, uint32_t pos)
     return false;
 }
 
-/* How many rows of the next chunk to take. 0: none now. */
-static uint32_t chunk_rows(const ds_engine *e, const ds_eng_sample *s, const ds_cost_load *load, bool alone, bool first, uint32_t room)
-{
-    uint32_t most = chunk_end(e, s) - s->pos_max, q;
-
-    if (most > room)
-        most = room;
-    if (most == 0 || e->o.target_tbt_us == 0 || alone)
-        return most;
-    q = ds_cost_known(&e->cost) ? ds_cost_fit(&e->cost, load, s->pos_max, e->o.target_tbt_us, most) : DS_BLOCK_TOKENS;
-    if (q >= most)
-        return most;
-    if (q >= DS_BLOCK_TOKENS) { /* to the grid */
-        uint32_t end = (s->pos_max + q) / DS_BLOCK_TOKENS * DS_BLOCK_TOKENS;
-        return end - s->pos_max;
-    }
-    for (uint32_t less = DS_BLOCK_TOKENS / 2; less >= SMALLEST_CHUNK; less /= 2)
-        if (q >= less)
-            return less < most ? less : most;
-    if (!first)
-        return 0;
-    return SMALLEST_CHUNK < most ? SMALLEST_CHUNK : most;
-}
-
 /* The ids in front of the first replayed row: nothing else remembers them. */
-static void tokens_before(const ds_engine *e, const ds_eng_sample *s, ds_dev_rows *r)
+static void tokens_before(const ds_eng_loop *e, const ds_eng_sample *s, ds_dev_rows *r)
 {
     const ds_eng_request *q = s->req;
 
@@ -171,7 +148,7 @@ static void tokens_before(const ds_engine *e, const ds_eng_sample *s, ds_dev_row
     }
 }
 
-static void prompt_rows(ds_engine *e, ds_eng_step *st, ds_eng_sample *s, uint32_t n)
+static void prompt_rows(ds_eng_loop *e, ds_eng_step *st, ds_eng_sample *s, uint32_t n)
 {
     const ds_eng_request *q = s->req;
     uint32_t pos = s->pos_max, end = pos + n, prompt = q->n_prompt, save = NONE;
@@ -183,14 +160,17 @@ static void prompt_rows(ds_engine *e, ds_eng_step *st, ds_eng_sample *s, uint32_
     if (end % DS_BLOCK_TOKENS == 0 && wants_state_at(s, end))
         save = want_save(e, s);
     r = new_row(e, st, s, save);
+    r->decode = false;
     r->pos = pos;
     r->n = n;
+    r->tail = r->n_before = NONE;
+    r->dec_win = 0;
     r->tokens = pos < prompt ? q->prompt + pos : s->out + (pos - prompt);
     r->image = pos < prompt && q->embedding ? q->embedding + pos : NULL;
     r->enc_win = s->enc_win;
     r->store_from = s->store_from;
     r->dec_from = pos;
-    if (e->o.mode == DS_ENGINE_CED && pos < prompt) {
+    if (e->o->mode == DS_ENGINE_CED && pos < prompt) {
         bool final = end == (s->goal < prompt ? s->goal : prompt);
         r->tail = s->tail;
         r->dec_from = !final ? end : s->dev.dec_start < end ? s->dev.dec_start : end;
@@ -202,33 +182,37 @@ static void prompt_rows(ds_engine *e, ds_eng_step *st, ds_eng_sample *s, uint32_
     s->in_rows[st->dev.no % DS_DEV_DEPTH] = n;
     s->pos_max = end;
     st->n_prompt++;
-    if (e->o.mode == DS_ENGINE_CED && s->tail != NONE && end >= (s->goal < prompt ? s->goal : prompt)) {
+    if (e->o->mode == DS_ENGINE_CED && s->tail != NONE && end >= (s->goal < prompt ? s->goal : prompt)) {
         ds_eng_after_step(st, AFTER_FREE_TAIL, s->tail);
         s->tail = NONE;
     }
-    if (end < s->goal)
-        return;
-    r->draw = s->n_out == 0 && !s->fork;
-    r->begin = r->draw ? -1 : ds_eng_token(s, end);
+    r->draw = end == s->goal && s->n_out == 0 && !s->fork;
+    r->begin = end < s->goal || r->draw ? -1 : ds_eng_token(s, end);
 }
 
-static void all_prompt_rows(ds_engine *e, ds_eng_step *st)
+static void all_prompt_rows(ds_eng_loop *e, ds_eng_step *st)
 {
-    ds_cost_load load = { 0 };
-    uint32_t room = e->o.step_tokens - st->n_decode, kept = 0;
-    bool first = true;
+    ds_chunk c = { .cost = &e->cost, .budget_us = e->o->target_tbt_us, .alone = st->n_decode == 0, .first = true };
+    uint32_t room = e->o->step_tokens - st->n_decode, kept = 0;
 
+    if (e->n_prefilling == 0)
+        return;
     for (uint32_t i = 0; i < st->dev.n_rows; i++)
-        ds_cost_add(&load, 1.0 + st->dev.rows[i].drafts, st->who[i]->pos_max);
+        ds_cost_add(&c.load, 1.0 + st->dev.rows[i].drafts, st->who[i]->pos_max);
     for (uint32_t i = 0; i < e->n_prefilling; i++) {
         ds_eng_sample *s = e->prefilling[i];
         if (s->state == S_PROMPT && s->pos_max < s->goal && st->dev.n_rows < st->dev.cap_rows) {
-            uint32_t from = s->pos_max, n = chunk_rows(e, s, &load, st->n_decode == 0, first, room);
+            uint32_t n;
+            c.pos = s->pos_max;
+            c.most = chunk_end(e, s) - c.pos;
+            if (c.most > room)
+                c.most = room;
+            n = ds_chunk_rows(&c);
             if (n > 0) {
                 prompt_rows(e, st, s, n);
-                ds_cost_add(&load, s->pos_max - from, from);
-                room -= s->pos_max - from;
-                first = false;
+                ds_cost_add(&c.load, s->pos_max - c.pos, c.pos);
+                room -= s->pos_max - c.pos;
+                c.first = false;
             }
         }
         if (s->state == S_PROMPT && s->pos_max == s->goal && !s->fork)
@@ -243,7 +227,7 @@ static void all_prompt_rows(ds_engine *e, ds_eng_step *st)
 
 /* The prompt of a request with several samples is done: the others get its blocks and its state. Operations come before rows, so this
  * sees the state as the prompt left it, and sample 0 goes on in the same step. */
-static void fork_samples(ds_engine *e, ds_eng_step *st, ds_eng_sample *s)
+static void fork_samples(ds_eng_loop *e, ds_eng_step *st, ds_eng_sample *s)
 {
     ds_eng_request *r = s->req;
     uint32_t n = ds_eng_blocks_for(s->goal), state = s->fork_state;
@@ -279,10 +263,10 @@ static void fork_samples(ds_engine *e, ds_eng_step *st, ds_eng_sample *s)
     s->state = S_DECODE;
 }
 
-bool ds_eng_plan_step(ds_engine *e, uint64_t now_us)
+bool ds_eng_plan_step(ds_eng_loop *e, uint64_t now_us)
 {
     ds_eng_step *st = &e->step[(e->submitted + 1) % DS_DEV_DEPTH];
-    uint64_t begin = ds_now_ns();
+    uint64_t begin = ds_eng_now_ns(e->o);
 
     st->dev.no = e->submitted + 1;
     st->dev.n_ops = st->dev.n_rows = st->n_after = st->n_decode = st->n_prompt = 0;
@@ -295,7 +279,7 @@ bool ds_eng_plan_step(ds_engine *e, uint64_t now_us)
     ds_eng_admit(e, st, now_us);
     decode_rows(e, st);
     all_prompt_rows(e, st);
-    e->turn.host_plan_ns += ds_now_ns() - begin;
+    e->turn.host_plan_ns += ds_eng_now_ns(e->o) - begin;
     if (st->dev.n_ops + st->dev.n_rows == 0)
         return false;
     st->dev.after_work = !e->was_empty;

@@ -25,7 +25,8 @@ typedef struct {
     uint32_t *next, *prev; /* unpinned ones, least recently used first; n_saved is the head */
     ds_keytab keys;
     uint32_t n_pinned;
-    uint64_t ttl_us, saved, evicted;
+    uint64_t ttl_us;
+    uint64_t saved, evicted; /* since the owner last set them to 0 */
 } ds_states;
 
 ds_rc ds_states_init(ds_states *s, uint32_t n_seats, uint32_t n_saved, uint64_t ttl_us, ds_err *err);

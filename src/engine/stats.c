@@ -11,23 +11,14 @@ void ds_eng_hist_add(ds_gen_hist *h, uint64_t us)
     h->bucket[i < DS_GEN_HIST ? i : DS_GEN_HIST - 1]++;
 }
 
-/* The totals and times are one run of 64-bit counters, from `accepted` to the end. */
-_Static_assert((sizeof(ds_gen_stats) - offsetof(ds_gen_stats, accepted)) % sizeof(uint64_t) == 0, "only counters stand there");
-
-void ds_eng_count(ds_engine *e)
+void ds_eng_gauges(ds_eng_loop *e)
 {
-    ds_gen_stats *s = &e->stats;
-    uint64_t *to = &s->accepted, *from = &e->turn.accepted;
-    size_t n = (sizeof *s - offsetof(ds_gen_stats, accepted)) / sizeof(uint64_t);
+    ds_gen_stats *s = &e->turn;
 
-    for (size_t i = 0; i < n; i++)
-        to[i] += from[i];
-    memset(from, 0, n * sizeof *from);
     s->waiting = e->n_waiting;
     s->parked = e->n_parked;
     s->prefilling = e->n_prefilling;
     s->running = e->n_running;
-    s->requests = e->o.max_requests - e->n_free_index;
     s->kv_blocks = e->blocks.n;
     s->kv_used = e->blocks.n - e->blocks.n_idle;
     s->kv_cached = e->blocks.n_cached;
@@ -41,11 +32,5 @@ void ds_eng_count(ds_engine *e)
     s->states_evicted = e->states.evicted;
     s->blocks_published = e->blocks.published;
     s->blocks_evicted = e->blocks.evicted;
-}
-
-void ds_engine_stats_get(ds_engine *e, ds_gen_stats *out)
-{
-    pthread_mutex_lock(&e->mu);
-    *out = e->stats;
-    pthread_mutex_unlock(&e->mu);
+    e->states.saved = e->states.evicted = e->blocks.published = e->blocks.evicted = 0;
 }

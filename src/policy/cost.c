@@ -1,4 +1,4 @@
-#include "engine/cost.h"
+#include "policy/cost.h"
 
 #include <math.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-#include "engine/spec.h"
+#include "policy/spec.h"
 
 enum {
     FIRST = 4,
@@ -10,8 +10,7 @@ static const double forget = 0.995;
 
 void ds_spec_init(ds_spec *s, uint32_t model_drafts, int option)
 {
-    *s =
-        (ds_spec){ .max = model_drafts < DS_GEN_MAX_DRAFTS ? model_drafts : DS_GEN_MAX_DRAFTS, .fixed = option >= 0, .probe_every = PROBE };
+    *s = (ds_spec){ .max = model_drafts < DS_SPEC_MAX ? model_drafts : DS_SPEC_MAX, .fixed = option >= 0, .probe_every = PROBE };
     if (option >= 0 && (uint32_t)option < s->max)
         s->max = (uint32_t)option;
 }

@@ -186,7 +186,7 @@ static void allocations_fail(void **state)
     assert_true(fault_every_allocation(create_one, NULL) > 20);
     assert_true(fault_every_allocation(add_one, e) > 10);
     assert_null(ds_engine_check(e));
-    assert_int_equal(e->n_free_index, e->o.max_requests);
+    assert_int_equal(e->mail.n_free_index, e->o.max_requests);
     ds_engine_destroy(e);
 }
 
@@ -204,7 +204,7 @@ static void the_loop_takes_nothing(void **state)
     for (int i = 0; i < 4; i++)
         assert_ok(ds_engine_add(e, &q, &id, &err));
     fault_arm(1, true);
-    while (e->done < 200000 && ds_engine_run(e)) {
+    while (e->loop.done < 200000 && ds_engine_run(e)) {
         size_t n = ds_engine_poll(e, ev, 64);
         for (size_t i = 0; i < n; i++)
             tokens += ev[i].kind == DS_EV_TOKEN;
@@ -276,8 +276,8 @@ static void cancelled_in_every_state(void **state)
             ds_engine_cancel(e, id[1]); /* gone: nothing happens */
             assert_null(ds_engine_check(e));
             assert_null(ds_backend_null_fault(e->dev));
-            assert_int_equal(e->states.n_pinned, 0);
-            assert_int_equal(e->blocks.n_idle, e->blocks.n);
+            assert_int_equal(e->loop.states.n_pinned, 0);
+            assert_int_equal(e->loop.blocks.n_idle, e->loop.blocks.n);
             ds_engine_destroy(e);
         }
 }
@@ -543,7 +543,7 @@ static void keys_can_be_derived_outside(void **state)
     for (uint32_t i = 0; i < (PROMPT + OUT - 1) / DS_KV_BLOCK_TOKENS; i++) {
         ds_key before = key;
         ds_chain_next(&key, &before, all + i * DS_KV_BLOCK_TOKENS, i * DS_KV_BLOCK_TOKENS, &span, 1);
-        block[i] = ds_blocks_find(&e->blocks, &key);
+        block[i] = ds_blocks_find(&e->loop.blocks, &key);
         assert_true(block[i] != UINT32_MAX);
         for (uint32_t j = 0; j < i; j++)
             assert_true(block[i] != block[j]);
@@ -675,6 +675,59 @@ static void nobody_waits_for_those_behind(void **state)
     ds_engine_destroy(e);
 }
 
+/* A clock of the test's: an hour of steps passes at once, and every time is exact. */
+static uint64_t virtual_ns;
+
+static uint64_t virtual_now(void *ctx)
+{
+    (void)ctx;
+    return virtual_ns;
+}
+
+static void virtual_sleep(void *ctx, uint64_t ns)
+{
+    (void)ctx;
+    virtual_ns = ns > virtual_ns ? ns : virtual_ns;
+}
+
+static void on_a_virtual_clock(void **state)
+{
+    ds_engine_opts o = { .max_context = 5000, .max_running = 1, .clock = { virtual_now, virtual_sleep, NULL } };
+    ds_gen_request q = simple(100, 3601), late = simple(100, 10);
+    uint64_t id, real = ds_now_us();
+    ds_gen_stats st;
+    ds_engine *e;
+    ds_event ev[64];
+    ds_err err;
+
+    (void)state;
+    virtual_ns = 1000;
+    e = make(&o, (ds_engine_stub){ .step_ns = 1000000000 });
+    late.deadline_us = 1800000000;
+    assert_ok(ds_engine_add(e, &q, &id, &err));
+    assert_ok(ds_engine_add(e, &late, &id, &err)); /* waits for the only seat */
+    while (ds_engine_run(e))
+        for (size_t i = 0, n = ds_engine_poll(e, ev, 64); i < n; i++) {
+            if (ev[i].kind == DS_EV_END && ev[i].request == id) {
+                assert_int_equal(ev[i].end.reason, DS_ENDED_DEADLINE);
+                assert_true(virtual_ns >= 1800000001000 && virtual_ns <= 1802000001000);
+            } else if (ev[i].kind == DS_EV_END) {
+                assert_int_equal(ev[i].end.prefill_us, 1000000);
+                assert_int_equal(ev[i].end.decode_us, 3600000000);
+            }
+        }
+    assert_int_equal(virtual_ns, 3601000001000);
+    ds_engine_stats_get(e, &st);
+    assert_int_equal(st.ended[DS_ENDED_DEADLINE], 1);
+    assert_int_equal(st.tbt.n, 3600);
+    assert_int_equal(st.tbt.sum_us, 3600000000);
+    assert_int_equal(st.host_plan_ns, 0); /* nobody's time passes but the device's */
+    ds_engine_destroy(e);
+    assert_true(ds_now_us() - real < 10000000);
+    o.clock.sleep_until_ns = NULL;
+    assert_int_equal(ds_engine_create_stub(&e, &(ds_engine_stub){ .vocab = VOCAB }, &o, &err), DS_E_ARG);
+}
+
 static void statistics_add_up(void **state)
 {
     ds_engine *e = make(&(ds_engine_opts){ .max_context = 3000, .drafts = 2 }, (ds_engine_stub){ .drafts = 2, .verify = true });
@@ -794,6 +847,7 @@ int main(void)
         cmocka_unit_test(waiting_is_worth_a_priority),
         cmocka_unit_test(chunks_keep_to_the_budget),
         cmocka_unit_test(nobody_waits_for_those_behind),
+        cmocka_unit_test(on_a_virtual_clock),
         cmocka_unit_test(statistics_add_up),
         cmocka_unit_test(masks),
         cmocka_unit_test(nothing_is_called_after_the_end),

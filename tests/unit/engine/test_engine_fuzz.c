@@ -307,7 +307,7 @@ static uint64_t one_round(uint64_t seed)
         check(e);
         poll_some(e, 64);
         if (idle > 200000)
-            stop("it doesn't come to an end: waiting %u, running %u, parked %u", e->n_waiting, e->n_running, e->n_parked);
+            stop("it doesn't come to an end: waiting %u, running %u, parked %u", e->loop.n_waiting, e->loop.n_running, e->loop.n_parked);
     }
     for (int i = 0; i < 1000; i++)
         poll_some(e, 64);
@@ -315,10 +315,10 @@ static uint64_t one_round(uint64_t seed)
     for (uint32_t i = 0; i < MAX_LIVE; i++)
         if (known[i].live)
             stop("a request never ended");
-    if (e->blocks.n_idle != e->blocks.n || e->states.n_pinned || e->states.n_free_seats != e->states.n_seats ||
-        e->n_free_index != e->o.max_requests)
-        stop("something is left: %u blocks idle of %u, %u states pinned", e->blocks.n_idle, e->blocks.n, e->states.n_pinned);
-    steps = e->done;
+    if (e->loop.blocks.n_idle != e->loop.blocks.n || e->loop.states.n_pinned || e->loop.states.n_free_seats != e->loop.states.n_seats ||
+        e->mail.n_free_index != e->o.max_requests)
+        stop("something is left: %u blocks idle of %u, %u states pinned", e->loop.blocks.n_idle, e->loop.blocks.n, e->loop.states.n_pinned);
+    steps = e->loop.done;
     add_up(e);
     ds_engine_destroy(e);
     return steps;
