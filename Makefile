@@ -25,6 +25,9 @@ format:
 	git ls-files '*.c' '*.h' | xargs clang-format -i
 check:
 	tools/check.py
+# On a machine with a GPU: every op against ref, then each at production shapes. Elsewhere it skips, saying so.
+gpu-test: all
+	tools/gpu-test.sh $(BUILD)
 install: all
 	meson install -C $(BUILD) --no-rebuild
 # Clients that come, go and misbehave at random, for an hour.
@@ -41,4 +44,4 @@ recipe-peer: all .venv/bin/python
 .venv/bin/python:
 	python3 -m venv --system-site-packages .venv
 	.venv/bin/pip install -q -r tests/requirements.txt
-.PHONY: all deps demo test sanitize bench fuzz format check install chaos deb recipe-peer
+.PHONY: all deps demo test sanitize bench fuzz format check install gpu-test chaos deb recipe-peer

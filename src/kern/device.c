@@ -4,7 +4,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-const ds_device_kind *const ds_device_kinds[] = { &ds_device_cpu, NULL };
+const ds_device_kind *const ds_device_kinds[] = {
+#ifdef DS_CUDA
+    &ds_device_cuda,
+#endif
+    &ds_device_cpu,
+    NULL,
+};
 
 /* "NAME" or "NAME:INDEX" with NAME as in `kind`. */
 static bool names(const char *which, const char *kind, unsigned long *index)

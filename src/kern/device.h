@@ -95,6 +95,7 @@ typedef struct {
 /* NULL-terminated, the preferred ones first; the CPU is the last and always there. A new backend is a line in device.c. */
 extern const ds_device_kind *const ds_device_kinds[];
 extern const ds_device_kind ds_device_cpu;
+extern const ds_device_kind ds_device_cuda; /* in builds with -Dcuda */
 
 /* "cpu", "NAME" or "NAME:INDEX" of a kind, or "auto" (NULL): the first kind that the machine has. DS_E_ARG with what is missing. */
 ds_rc ds_device_open(ds_device **out, const char *which, const ds_device_opts *o, ds_err *err);

@@ -5,7 +5,11 @@
 #ifndef DS_KERN_EXEC_H
 #define DS_KERN_EXEC_H
 
+#ifdef __cplusplus /* .cu files: C++ before 23 has no such header, and its kernels use their own atomics on the same bytes */
+typedef unsigned int atomic_uint;
+#else
 #include <stdatomic.h>
+#endif
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>

@@ -1,4 +1,4 @@
-/* For tests of ops: every variant that this CPU has against ref, random inputs from a fixed seed, thread pools. */
+/* For tests of ops: every variant that this CPU has, or a device, against ref, random inputs from a fixed seed, thread pools. */
 #ifndef DS_KERN_TEST_H
 #define DS_KERN_TEST_H
 
@@ -7,7 +7,8 @@
 #include "base/mem.h"
 #include "base/pool.h"
 #include "format/numfmt.h"
-#include "kern/kern.h"
+#include "kern/device.h"
+#include "kern/remote.h"
 
 /* What a test of a variant gets as *state. */
 typedef struct {
@@ -111,16 +112,21 @@ static inline void free_mat(ds_mat *w)
 /* Runs `test` once for every variant that this CPU has. */
 typedef void variant_test(variant *v);
 
-static inline int setup_variant(void **state, const char *name)
+static const char *tested;       /* the variant, or the device */
+static ds_device *tested_device; /* NULL: a variant of this CPU */
+static ds_kern tested_kern;
+
+static inline int setup_variant(void **state)
 {
     ds_err err;
     variant *v = calloc(1, sizeof *v);
 
-    if (!v || ds_kern_init(&v->ref, "ref", &err) != DS_OK || ds_kern_init(&v->k, name, &err) != DS_OK ||
+    if (!v || ds_kern_init(&v->ref, "ref", &err) != DS_OK || (!tested_device && ds_kern_init(&tested_kern, tested, &err) != DS_OK) ||
         ds_arena_init(&v->arena, (size_t)96 << 20, &err) != DS_OK) {
         free(v);
         return -1;
     }
+    v->k = tested_kern;
     v->e = (ds_exec){ .scratch = &v->arena, .fault = &v->fault };
     *state = v;
     return 0;
@@ -134,48 +140,52 @@ static inline int teardown_variant(void **state)
     return 0;
 }
 
-static inline int setup_avx2(void **state)
+static inline int run_tested(const char *name, const struct CMUnitTest *tests, size_t n)
 {
-    return setup_variant(state, "avx2");
+    struct CMUnitTest list[32];
+    char names[32][96];
+
+    tested = name;
+    for (size_t t = 0; t < n && t < 32; t++) {
+        snprintf(names[t], sizeof names[t], "%s %s", name, tests[t].name);
+        list[t] = tests[t];
+        list[t].name = names[t];
+        list[t].setup_func = setup_variant;
+        list[t].teardown_func = teardown_variant;
+    }
+    return _cmocka_run_group_tests(name, list, n < 32 ? n : 32, NULL, NULL);
 }
 
-static inline int setup_avx512(void **state)
+/* Runs all tests of the list for each variant, or, when the program was given the name of a device, for that one; skips (77) when there is
+ * none. */
+static inline int ds_test_every_variant_(const struct CMUnitTest *tests, size_t n, int argc, char **argv)
 {
-    return setup_variant(state, "avx512");
-}
-
-static inline int setup_amx(void **state)
-{
-    return setup_variant(state, "amx");
-}
-
-/* Runs all tests of the list for each variant; skips (77) when there is none. */
-static inline int ds_test_every_variant_(const struct CMUnitTest *tests, size_t n)
-{
-    static const struct {
-        const char *name;
-        CMFixtureFunction setup;
-    } all[] = { { "avx2", setup_avx2 }, { "avx512", setup_avx512 }, { "amx", setup_amx } };
+    static const char *const all[] = { "avx2", "avx512", "amx" };
     int failed = 0, ran = 0;
+    ds_err err;
 
+    if (argc > 1) {
+        if (ds_device_open(&tested_device, argv[1], NULL, &err) != DS_OK) {
+            printf("skipped: %s\n", err.msg);
+            return 77;
+        }
+        if (remote_open(&tested_kern, tested_device, &err) != DS_OK) {
+            printf("%s\n", err.msg);
+            return 1;
+        }
+        failed = run_tested(argv[1], tests, n);
+        remote_close();
+        ds_device_close(tested_device);
+        return failed;
+    }
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         ds_kern k;
-        ds_err err;
-        struct CMUnitTest list[32];
-        char names[32][96];
-        if (ds_kern_init(&k, all[i].name, &err) != DS_OK) {
+        if (ds_kern_init(&k, all[i], &err) != DS_OK) {
             print_message("%s\n", err.msg);
             continue;
         }
-        assert_string_equal(k.name, all[i].name);
-        for (size_t t = 0; t < n && t < 32; t++) {
-            snprintf(names[t], sizeof names[t], "%s %s", all[i].name, tests[t].name);
-            list[t] = tests[t];
-            list[t].name = names[t];
-            list[t].setup_func = all[i].setup;
-            list[t].teardown_func = teardown_variant;
-        }
-        failed += _cmocka_run_group_tests(all[i].name, list, n < 32 ? n : 32, NULL, NULL);
+        assert_string_equal(k.name, all[i]);
+        failed += run_tested(all[i], tests, n);
         ran++;
     }
     if (!ran) {
@@ -184,7 +194,7 @@ static inline int ds_test_every_variant_(const struct CMUnitTest *tests, size_t 
     }
     return failed;
 }
-#define ds_test_every_variant(tests) ds_test_every_variant_(tests, sizeof(tests) / sizeof *(tests))
+#define ds_test_every_variant(tests, argc, argv) ds_test_every_variant_(tests, sizeof(tests) / sizeof *(tests), argc, argv)
 
 /* |got - want| <= bound[i] everywhere, NaN where NaN is expected. `slack` bounds are per element. */
 static inline void assert_within(const float *got, const float *want, const double *bound, size_t n, const char *what)

@@ -390,12 +390,12 @@ static void dequant_is_exact(void **state)
     }
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(linear_matches_ref),   cmocka_unit_test(linear_takes_every_scale), cmocka_unit_test(linear_is_row_invariant),
         cmocka_unit_test(linear_passes_nan_on), cmocka_unit_test(experts_match_ref),        cmocka_unit_test(dequant_is_exact),
     };
 
-    return ds_test_every_variant(tests);
+    return ds_test_every_variant(tests, argc, argv);
 }

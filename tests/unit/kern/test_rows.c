@@ -818,7 +818,7 @@ static void cells(void **state)
     free(got);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rmsnorm),
@@ -836,5 +836,5 @@ int main(void)
         cmocka_unit_test(cells),
     };
 
-    return ds_test_every_variant(tests);
+    return ds_test_every_variant(tests, argc, argv);
 }

@@ -527,7 +527,7 @@ static void stores(void **state)
             }
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(attention),       cmocka_unit_test(attention_of_one_large_row),
@@ -535,5 +535,5 @@ int main(void)
         cmocka_unit_test(stores),
     };
 
-    return ds_test_every_variant(tests);
+    return ds_test_every_variant(tests, argc, argv);
 }

@@ -1,0 +1,370 @@
+/* The CUDA device (kern/device.h). The runtime is linked in and finds the driver when it is first asked, so a program starts without one.
+ *
+ * Weights are copied to device memory as the file has them, each 256-byte aligned. A table that only engram_gather reads is copied to pinned
+ * host memory, and kernels read the rows they want through the bus.
+ * A failure is kept where it is first seen (`ds_cuda_failed`), and every wait from then on says it. */
+#include "common.cuh"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+extern "C" {
+#include "base/err.h"
+}
+
+struct ds_cuda_device {
+    ds_device base;
+    int index;
+    char name[32];
+    pthread_mutex_t mu;
+    cudaError_t rc; /* [mu] the first failure */
+    char what[64];  /* [mu] */
+};
+
+struct ds_event {
+    cudaEvent_t e;
+};
+
+struct ds_graph {
+    cudaGraphExec_t g;
+};
+
+static ds_cuda_device *of(ds_device *d)
+{
+    return (ds_cuda_device *)d;
+}
+
+void ds_cuda_failed(ds_cuda_device *d, cudaError_t rc, const char *what)
+{
+    pthread_mutex_lock(&d->mu);
+    if (d->rc == cudaSuccess) {
+        d->rc = rc;
+        snprintf(d->what, sizeof d->what, "%s", what);
+    }
+    pthread_mutex_unlock(&d->mu);
+}
+
+static void check(ds_device *d, cudaError_t rc, const char *what)
+{
+    if (rc != cudaSuccess)
+        ds_cuda_failed(of(d), rc, what);
+}
+
+/* Of a call that reports at once. */
+static ds_rc said(ds_device *d, cudaError_t rc, const char *what, ds_err *err)
+{
+    if (rc == cudaSuccess)
+        return DS_OK;
+    if (rc == cudaErrorMemoryAllocation) {
+        cudaGetLastError(); /* not a failure of the device */
+        return ds_fail(err, DS_E_NOMEM, "%s: out of memory for %s", d->name, what);
+    }
+    check(d, rc, what);
+    return ds_fail(err, DS_E_DEVICE, "%s: %s: %s", d->name, what, cudaGetErrorString(rc));
+}
+
+static void enter(ds_device *d)
+{
+    check(d, cudaSetDevice(of(d)->index), "choosing the device");
+}
+
+static void destroy(ds_device *d)
+{
+    pthread_mutex_destroy(&of(d)->mu);
+    free(d);
+}
+
+static ds_rc take(ds_device *d, ds_mem_kind kind, size_t bytes, void **out, ds_err *err)
+{
+    ds_rc rc;
+
+    *out = NULL;
+    enter(d);
+    if (kind == DS_MEM_STAGE) {
+        rc = said(d, cudaHostAlloc(out, bytes, cudaHostAllocDefault), "pinned memory", err);
+        if (rc == DS_OK)
+            memset(*out, 0, bytes);
+        return rc;
+    }
+    rc = said(d, cudaMalloc(out, bytes), "device memory", err);
+    if (rc == DS_OK)
+        rc = said(d, cudaMemset(*out, 0, bytes), "zeroing", err);
+    if (rc == DS_OK)
+        rc = said(d, cudaStreamSynchronize(cudaStreamLegacy), "zeroing", err);
+    return rc;
+}
+
+static void give(ds_device *d, ds_mem_kind kind, void *p)
+{
+    enter(d);
+    if (p)
+        check(d, kind == DS_MEM_STAGE ? cudaFreeHost(p) : cudaFree(p), "giving memory back");
+}
+
+static ds_rc stream_create(ds_device *d, ds_stream **out, ds_err *err)
+{
+    ds_stream *s = (ds_stream *)calloc(1, sizeof *s);
+    ds_rc rc;
+
+    *out = NULL;
+    if (!s)
+        return ds_fail(err, DS_E_NOMEM, "out of memory");
+    enter(d);
+    s->d = of(d);
+    rc = said(d, cudaStreamCreateWithFlags(&s->s, cudaStreamNonBlocking), "a stream", err);
+    if (rc == DS_OK)
+        *out = s;
+    else
+        free(s);
+    return rc;
+}
+
+static void stream_destroy(ds_device *d, ds_stream *s)
+{
+    if (!s)
+        return;
+    enter(d);
+    check(d, cudaStreamSynchronize(s->s), "the end of a stream");
+    cudaStreamDestroy(s->s);
+    free(s);
+}
+
+static ds_rc event_create(ds_device *d, ds_event **out, ds_err *err)
+{
+    ds_event *e = (ds_event *)calloc(1, sizeof *e);
+    ds_rc rc;
+
+    *out = NULL;
+    if (!e)
+        return ds_fail(err, DS_E_NOMEM, "out of memory");
+    enter(d);
+    rc = said(d, cudaEventCreateWithFlags(&e->e, cudaEventDisableTiming), "an event", err);
+    if (rc == DS_OK)
+        *out = e;
+    else
+        free(e);
+    return rc;
+}
+
+static void event_destroy(ds_device *d, ds_event *e)
+{
+    if (!e)
+        return;
+    enter(d);
+    cudaEventDestroy(e->e);
+    free(e);
+}
+
+static void move(ds_device *d, ds_stream *s, void *dst, const void *src, size_t bytes)
+{
+    enter(d);
+    if (bytes)
+        check(d, cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, s->s), "a copy");
+}
+
+static void zero(ds_device *d, ds_stream *s, void *dst, size_t bytes)
+{
+    enter(d);
+    if (bytes)
+        check(d, cudaMemsetAsync(dst, 0, bytes, s->s), "zeroing");
+}
+
+static void mark(ds_device *d, ds_stream *s, ds_event *e)
+{
+    enter(d);
+    check(d, cudaEventRecord(e->e, s->s), "a mark");
+}
+
+static void order(ds_device *d, ds_stream *s, ds_event *e)
+{
+    enter(d);
+    check(d, cudaStreamWaitEvent(s->s, e->e, 0), "an order");
+}
+
+static ds_rc wait_for(ds_device *d, ds_event *e, ds_err *err)
+{
+    enter(d);
+    check(d, cudaEventSynchronize(e->e), "a kernel or copy");
+    ds_rc rc = DS_OK;
+    pthread_mutex_lock(&of(d)->mu);
+    if (of(d)->rc != cudaSuccess)
+        rc = ds_fail(err, DS_E_DEVICE, "%s: %s: %s", d->name, of(d)->what, cudaGetErrorString(of(d)->rc));
+    pthread_mutex_unlock(&of(d)->mu);
+    return rc;
+}
+
+static ds_rc record_begin(ds_device *d, ds_stream *s, ds_err *err)
+{
+    enter(d);
+    return said(d, cudaStreamBeginCapture(s->s, cudaStreamCaptureModeThreadLocal), "recording", err);
+}
+
+static ds_rc record_end(ds_device *d, ds_stream *s, ds_graph **out, ds_err *err)
+{
+    ds_graph *g = (ds_graph *)calloc(1, sizeof *g);
+    cudaGraph_t graph = NULL;
+    ds_rc rc;
+
+    *out = NULL;
+    enter(d);
+    rc = said(d, cudaStreamEndCapture(s->s, &graph), "recording", err);
+    if (rc == DS_OK && !g)
+        rc = ds_fail(err, DS_E_NOMEM, "out of memory");
+    if (rc == DS_OK)
+        rc = said(d, cudaGraphInstantiate(&g->g, graph, 0), "a recording", err);
+    if (graph)
+        cudaGraphDestroy(graph);
+    if (rc == DS_OK)
+        *out = g;
+    else
+        free(g);
+    return rc;
+}
+
+static void replay(ds_device *d, ds_stream *s, ds_graph *g)
+{
+    enter(d);
+    check(d, cudaGraphLaunch(g->g, s->s), "a replay");
+}
+
+static void graph_destroy(ds_device *d, ds_graph *g)
+{
+    if (!g)
+        return;
+    enter(d);
+    cudaGraphExecDestroy(g->g);
+    free(g);
+}
+
+/* ---- weights ---- */
+
+static size_t data_bytes(const ds_mat *m)
+{
+    size_t n = (size_t)m->out * m->in;
+    return m->type == DS_MAT_F32 ? n * 4 : (m->type == DS_MAT_BF16 ? n * 2 : (m->type == DS_MAT_MXFP4 ? n / 2 : n));
+}
+
+static size_t scale_bytes(const ds_mat *m)
+{
+    if (m->type == DS_MAT_F32 || m->type == DS_MAT_BF16)
+        return 0;
+    return m->type == DS_MAT_FP8_32X32 ? (size_t)((m->out + 31) / 32) * ((m->in + 31) / 32) : (size_t)m->out * (m->in / 32);
+}
+
+static ds_rc place(ds_device *d, ds_mem *mem, ds_mat *m, ds_mat_use use, ds_err *err)
+{
+    ds_mem_kind kind = use == DS_USE_FAR ? DS_MEM_STAGE : DS_MEM_DEVICE;
+    const void *from[2] = { m->data, m->scale };
+    size_t bytes[2] = { data_bytes(m), scale_bytes(m) };
+    void *to[2] = { NULL, NULL };
+    ds_rc rc = DS_OK;
+
+    for (int i = 0; i < 2 && rc == DS_OK; i++) {
+        if (!bytes[i])
+            continue;
+        to[i] = ds_mem_take(mem, kind, bytes[i], err);
+        if (!to[i])
+            return err && err->rc ? err->rc : DS_E_NOMEM;
+        enter(d);
+        rc = said(d, cudaMemcpy(to[i], from[i], bytes[i], cudaMemcpyDefault), "copying a weight", err);
+    }
+    m->data = to[0];
+    m->scale = (const uint8_t *)to[1];
+    return rc;
+}
+
+static ds_rc place_experts(ds_device *d, ds_mem *mem, ds_mat *w1, ds_mat *w3, ds_mat *w2, uint32_t n, ds_err *err)
+{
+    ds_mat *m[3] = { w1, w3, w2 };
+    ds_cuda_expert *host, *table;
+    ds_rc rc = DS_OK;
+
+    if (!n)
+        return DS_OK;
+    host = (ds_cuda_expert *)calloc(n, sizeof *host);
+    table = (ds_cuda_expert *)ds_mem_take(mem, DS_MEM_DEVICE, n * sizeof *table, err);
+    if (!host || !table) {
+        free(host);
+        return host ? (err && err->rc ? err->rc : DS_E_NOMEM) : ds_fail(err, DS_E_NOMEM, "out of memory");
+    }
+    for (uint32_t x = 0; x < n && rc == DS_OK; x++)
+        for (int i = 0; i < 3 && rc == DS_OK; i++) {
+            rc = place(d, mem, &m[i][x], DS_USE_LINEAR, err);
+            m[i][x].packed = table + x;
+            host[x].w[i] = (const uint8_t *)m[i][x].data;
+            host[x].scale[i] = m[i][x].scale;
+        }
+    if (rc == DS_OK)
+        rc = said(d, cudaMemcpy(table, host, n * sizeof *host, cudaMemcpyHostToDevice), "copying a table", err);
+    free(host);
+    return rc;
+}
+
+static const ds_device_fns fns = { destroy,      take,       give,   stream_create, stream_destroy, event_create, event_destroy,
+                                   move,         move,       move,   zero,          mark,           order,        wait_for,
+                                   record_begin, record_end, replay, graph_destroy, place,          place_experts };
+
+/* ---- which there are ---- */
+
+enum { CC_MAJOR = 9, CC_MINOR = 0 };
+
+/* The devices that the kernels were built for, as the runtime counts them. */
+static int usable(int *list, int cap, const char **why)
+{
+    int n = 0, found = 0;
+    cudaError_t rc = cudaGetDeviceCount(&n);
+
+    *why = "";
+    if (rc != cudaSuccess) {
+        cudaGetLastError();
+        *why = rc == cudaErrorInsufficientDriver ? "no NVIDIA driver, or one older than this build needs" : cudaGetErrorString(rc);
+        return 0;
+    }
+    for (int i = 0; i < n && found < cap; i++) {
+        int major = 0, minor = 0;
+        cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, i);
+        cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, i);
+        if (major == CC_MAJOR && minor == CC_MINOR)
+            list[found++] = i;
+    }
+    if (!found)
+        *why = "no GPU of compute capability 9.0";
+    return found;
+}
+
+enum { MAX_DEVICES = 64 };
+
+static uint32_t probe(const char **why)
+{
+    int list[MAX_DEVICES];
+    return (uint32_t)usable(list, MAX_DEVICES, why);
+}
+
+static ds_rc create(ds_device **out, uint32_t index, const ds_device_opts *o, ds_err *err)
+{
+    int list[MAX_DEVICES];
+    const char *why;
+    int n = usable(list, MAX_DEVICES, &why);
+    ds_cuda_device *d;
+
+    (void)o;
+    *out = NULL;
+    if ((int)index >= n)
+        return ds_fail(err, DS_E_ARG, "device 'cuda:%u': %s", index, n ? "no such device" : why);
+    d = (ds_cuda_device *)calloc(1, sizeof *d);
+    if (!d)
+        return ds_fail(err, DS_E_NOMEM, "out of memory");
+    pthread_mutex_init(&d->mu, NULL);
+    d->index = list[index];
+    snprintf(d->name, sizeof d->name, "cuda:%u", index);
+    d->base.fn = &fns;
+    d->base.name = d->name;
+    d->base.records = true;
+    ds_cuda_use(&d->base.k);
+    *out = &d->base;
+    return DS_OK;
+}
+
+extern "C" const ds_device_kind ds_device_cuda = { "cuda", probe, create };

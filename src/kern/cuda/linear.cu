@@ -1,0 +1,158 @@
+/* Linear layers. In bf16 mode the types of product.cuh go to the tensor cores: a block has 32 outputs, its warps share the inputs, and up to
+ * 64 rows pass at once. All else (f32 activations, f32 weights, odd widths) is a warp an output with a chain of f32 FMAs a lane.
+ * Bound by bytes of the weight up to some 16 rows, then by activations that come through the L2 for every 32 outputs. */
+#include "product.cuh"
+
+static __global__ void to_bf16_kernel(uint16_t *dst, const float *x, size_t rows, size_t ldx, size_t n, ds_mat_type type)
+{
+    size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x, r = i / n, c = i % n;
+    if (r < rows)
+        dst[r * n + (c & ~(size_t)7) + place_of(type, c & 7)] = (uint16_t)bf16_bits(x[r * ldx + c]);
+}
+
+void ds_cuda_to_bf16(ds_exec *e, uint16_t *dst, const float *x, size_t rows, size_t ldx, size_t n, ds_mat_type type)
+{
+    to_bf16_kernel<<<blocks_of(rows * n, 256), 256, 0, stream_of(e)>>>(dst, x, rows, ldx, n, type);
+}
+
+typedef struct {
+    ds_op_linear a;
+    weight w;
+    const uint16_t *x; /* [rows][groups * in] */
+    uint32_t tiles;    /* of a group: pairs of 16 outputs */
+    bool bf16;
+} args;
+
+static __device__ __forceinline__ void put(const ds_op_linear &a, bool bf16, size_t r, size_t o, float v)
+{
+    float *y = a.y + r * a.ldy + o;
+    if (a.bias)
+        v += a.bias[o];
+    if (a.add)
+        v += *y;
+    *y = a.round ? rounded(bf16, v) : v;
+}
+
+template <ds_mat_type T, int NT> static __global__ void __launch_bounds__(PRODUCT_THREADS) linear_kernel(const __grid_constant__ args j)
+{
+    __shared__ float red[WARPS][PAIR][8];
+    uint64_t per_group = j.w.out / j.a.groups;
+    uint32_t group = blockIdx.x / j.tiles, g = threadIdx.x % 32 / 4;
+    uint64_t o0[2] = { group * per_group + blockIdx.x % j.tiles * PAIR, 0 }, end = (group + 1) * per_group;
+    size_t r0 = (size_t)blockIdx.y * NT * 8;
+    weight w[2] = { j.w, j.w };
+    const uint16_t *x[NT];
+    float acc[2][NT][4];
+
+    o0[1] = o0[0] + TILE;
+#pragma unroll
+    for (int n = 0; n < NT; n++)
+        x[n] = j.x + min(r0 + n * 8 + g, j.a.rows - 1) * j.a.groups * j.w.in + (size_t)group * j.w.in;
+    product<T, NT>(acc, w, o0, x);
+#pragma unroll
+    for (int n = 0; n < NT; n++) {
+        float v = add_warps(acc[0][n], acc[1][n], red);
+        size_t r = r0 + n * 8 + threadIdx.x % 8;
+        uint64_t o = o0[0] + threadIdx.x / 8;
+        if (r < j.a.rows && o < end)
+            put(j.a, j.bf16, r, o, v);
+    }
+}
+
+template <ds_mat_type T> static void launch(ds_exec *e, const args *j)
+{
+    unsigned x = j->tiles * j->a.groups;
+    size_t rows = j->a.rows;
+    if (rows <= 8)
+        linear_kernel<T, 1><<<dim3(x, 1), PRODUCT_THREADS, 0, stream_of(e)>>>(*j);
+    else if (rows <= 16)
+        linear_kernel<T, 2><<<dim3(x, 1), PRODUCT_THREADS, 0, stream_of(e)>>>(*j);
+    else if (rows <= 32)
+        linear_kernel<T, 4><<<dim3(x, 1), PRODUCT_THREADS, 0, stream_of(e)>>>(*j);
+    else
+        linear_kernel<T, 8><<<dim3(x, blocks_of(rows, 64)), PRODUCT_THREADS, 0, stream_of(e)>>>(*j);
+}
+
+/* ---- everything else ---- */
+
+enum { LINEAR_THREADS = 256 };
+
+/* RB rows at once share the decoded weight; a row's chain is the same whatever RB. */
+template <int RB> static __global__ void plain_kernel(ds_op_linear a, ds_mat w, bool bf16)
+{
+    uint64_t o = blockIdx.x * (uint64_t)(LINEAR_THREADS / 32) + threadIdx.x / 32;
+    uint32_t lane = threadIdx.x % 32;
+    size_t r0 = (size_t)blockIdx.y * RB;
+    float acc[RB] = { 0 };
+
+    if (o >= w.out)
+        return;
+    const float *x = a.x + o / (w.out / a.groups) * w.in;
+    for (uint32_t k = lane; k < w.in; k += 32) {
+        float v = mat_value(w.type, (const uint8_t *)w.data, w.scale, w.in, o, k);
+#pragma unroll
+        for (int r = 0; r < RB; r++)
+            acc[r] += v * x[min(r0 + r, a.rows - 1) * a.ldx + k];
+    }
+#pragma unroll
+    for (int r = 0; r < RB; r++) {
+        float v = warp_sum(acc[r]);
+        if (lane == 0 && r0 + r < a.rows)
+            put(a, bf16, r0 + r, o, v);
+    }
+}
+
+static void plain(ds_exec *e, const ds_op_linear *a)
+{
+    unsigned x = blocks_of(a->w->out, LINEAR_THREADS / 32);
+    if (a->rows == 1)
+        plain_kernel<1><<<dim3(x, 1), LINEAR_THREADS, 0, stream_of(e)>>>(*a, *a->w, e->bf16);
+    else
+        plain_kernel<8><<<dim3(x, blocks_of(a->rows, 8)), LINEAR_THREADS, 0, stream_of(e)>>>(*a, *a->w, e->bf16);
+}
+
+void ds_linear_cuda(ds_exec *e, const ds_op_linear *a)
+{
+    size_t mark = ds_arena_mark(e->scratch), n = (size_t)a->groups * a->w->in;
+    const ds_mat *w = a->w;
+
+    if (!a->rows)
+        return;
+    if (!e->bf16 || !has_product(w)) {
+        plain(e, a);
+    } else {
+        uint16_t *x = (uint16_t *)ds_exec_scratch(e, a->rows * n * sizeof *x);
+        args j = { *a, { (const uint8_t *)w->data, w->scale, w->in, w->out }, x, 0, e->bf16 };
+        j.tiles = (uint32_t)blocks_of(w->out / a->groups, PAIR);
+        ds_cuda_to_bf16(e, x, a->x, a->rows, a->ldx, n, w->type);
+        if (w->type == DS_MAT_MXFP4)
+            launch<DS_MAT_MXFP4>(e, &j);
+        else if (w->type == DS_MAT_FP8_32X32)
+            launch<DS_MAT_FP8_32X32>(e, &j);
+        else
+            launch<DS_MAT_BF16>(e, &j);
+    }
+    launched(e, "linear");
+    ds_arena_rewind(e->scratch, mark);
+}
+
+size_t ds_linear_cuda_scratch(const ds_kern_limits *lim)
+{
+    size_t in = lim->widest_in > lim->heads * lim->head_dim ? lim->widest_in : (size_t)lim->heads * lim->head_dim;
+    return (size_t)lim->max_rows * in * sizeof(uint16_t) + 64;
+}
+
+static __global__ void dequant_kernel(ds_op_dequant a, ds_mat w)
+{
+    size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x, r = i / w.in, c = i % w.in;
+    if (r < a.rows)
+        a.dst[i] = mat_value(w.type, (const uint8_t *)w.data, w.scale, w.in, a.row0 + r, c);
+}
+
+void ds_dequant_cuda(ds_exec *e, const ds_op_dequant *a)
+{
+    if (!a->rows)
+        return;
+    dequant_kernel<<<blocks_of(a->rows * a->w->in, 256), 256, 0, stream_of(e)>>>(*a, *a->w);
+    launched(e, "dequant");
+}
