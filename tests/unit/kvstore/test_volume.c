@@ -2,6 +2,7 @@
  * bits turned and files cut anywhere. */
 #include <dirent.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -463,6 +464,87 @@ static void not_what_was_asked_for(void **state)
     rig_fini(&r);
 }
 
+/* ---- a writer and readers at once ---- */
+
+enum { RING = 64, TURNS = 300 };
+
+typedef struct {
+    rig *r;
+    ds_volume *v;
+    pthread_mutex_t mu;
+    ds_volume_place place[RING]; /* [mu] of block i % RING, latest last; of 0: none */
+    bool stop;                   /* [mu] */
+    uint32_t right, gone, wrong;
+} shared;
+
+static void *reading(void *arg)
+{
+    shared *sh = arg;
+    uint8_t got[BLOCK], want[BLOCK];
+    ds_volume_reader *rd;
+    uint64_t x = 3;
+    bool stop = false;
+
+    if (ds_volume_reader_create(&rd, sh->v, NULL) != DS_OK)
+        return NULL;
+    while (!stop) {
+        uint32_t number = (uint32_t)((x = state_of(x)) % RING);
+        ds_volume_place p;
+        ds_key key = key_of(number);
+        pthread_mutex_lock(&sh->mu);
+        stop = sh->stop;
+        p = sh->place[number];
+        pthread_mutex_unlock(&sh->mu);
+        if (!p.of)
+            continue;
+        ds_read_result res = ds_volume_read(rd, &p, &key, got, sizeof got, NULL, NULL);
+        fill(want, number);
+        pthread_mutex_lock(&sh->mu);
+        sh->right += res == DS_READ_OK && memcmp(got, want, BLOCK) == 0;
+        sh->gone += res == DS_READ_GONE;
+        sh->wrong += res == DS_READ_OK ? memcmp(got, want, BLOCK) != 0 : res != DS_READ_GONE;
+        pthread_mutex_unlock(&sh->mu);
+    }
+    ds_volume_reader_destroy(rd);
+    return NULL;
+}
+
+/* Segments are begun, sealed and dropped while two others read: a block is right, or its segment is gone. */
+static void read_while_written(void **state)
+{
+    pthread_t t[2];
+    shared sh = { .mu = PTHREAD_MUTEX_INITIALIZER };
+    ds_err err;
+    rig r;
+
+    (void)state;
+    rig_init(&r, 2, 1);
+    assert_ok(rig_open(&r, &sh.v, 60000, 0, &err));
+    sh.r = &r;
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(pthread_create(&t[i], NULL, reading, &sh), 0);
+    for (uint32_t turn = 0; turn < TURNS; turn++) {
+        uint32_t number = turn * 4 % RING;
+        uint64_t old = sh.place[number].segment;
+        assert_ok(append(&r, sh.v, 0, number, 4, &err));
+        assert_ok(ds_volume_commit(sh.v, &err));
+        pthread_mutex_lock(&sh.mu);
+        memcpy(sh.place + number, r.place + number, 4 * sizeof *sh.place);
+        pthread_mutex_unlock(&sh.mu);
+        if (old)
+            ds_volume_drop(sh.v, old); /* others of its blocks may be asked for still */
+    }
+    pthread_mutex_lock(&sh.mu);
+    sh.stop = true;
+    pthread_mutex_unlock(&sh.mu);
+    for (int i = 0; i < 2; i++)
+        pthread_join(t[i], NULL);
+    assert_int_equal(sh.wrong, 0);
+    assert_true(sh.right > 0);
+    ds_volume_close(sh.v);
+    rig_fini(&r);
+}
+
 static ds_rc attempt(void *ctx, ds_err *err)
 {
     rig *r = ctx;
@@ -519,6 +601,7 @@ int main(void)
         cmocka_unit_test(cut_anywhere),
         cmocka_unit_test(capacity_is_kept),
         cmocka_unit_test(not_what_was_asked_for),
+        cmocka_unit_test(read_while_written),
         cmocka_unit_test(allocations_fail),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
