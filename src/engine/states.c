@@ -78,6 +78,11 @@ uint32_t ds_states_take(ds_states *s)
     return i;
 }
 
+static bool is_fresh(const ds_states *s, uint32_t i, uint64_t now_us)
+{
+    return now_us - s->touched_us[i] <= s->ttl_us;
+}
+
 void ds_states_name(ds_states *s, uint32_t i, const ds_key *k, uint32_t dec_start, bool approx, uint64_t now_us)
 {
     uint32_t old = ds_keytab_find(&s->keys, k);
@@ -87,7 +92,7 @@ void ds_states_name(ds_states *s, uint32_t i, const ds_key *k, uint32_t dec_star
     s->dec_start[i] = dec_start;
     s->approx[i] = approx;
     s->touched_us[i] = now_us;
-    if (old != UINT32_MAX && (s->pins[old] > 0 || (approx && !s->approx[old])))
+    if (old != UINT32_MAX && (s->pins[old] > 0 || (approx && !s->approx[old] && is_fresh(s, old, now_us))))
         return;
     if (old != UINT32_MAX) {
         ds_keytab_drop(&s->keys, old);
@@ -119,7 +124,7 @@ uint32_t ds_states_find(ds_states *s, const ds_key *k, uint64_t now_us)
 {
     uint32_t i = ds_keytab_find(&s->keys, k);
 
-    if (i == UINT32_MAX || now_us - s->touched_us[i] > s->ttl_us)
+    if (i == UINT32_MAX || !is_fresh(s, i, now_us))
         return UINT32_MAX;
     s->touched_us[i] = now_us;
     if (s->pins[i] == 0) {
