@@ -3,6 +3,13 @@
 #include <assert.h>
 #include <stdlib.h>
 
+uint64_t ds_blocks_bytes(uint32_t n)
+{
+    const ds_blocks *b = NULL;
+
+    return (n + 1ull) * (sizeof *b->ref + sizeof *b->next + sizeof *b->prev + sizeof *b->approx) + ds_keytab_bytes(n);
+}
+
 ds_rc ds_blocks_init(ds_blocks *b, uint32_t n, ds_err *err)
 {
     *b = (ds_blocks){ .n = n, .n_idle = n };

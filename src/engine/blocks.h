@@ -22,6 +22,7 @@ typedef struct {
     uint64_t published, evicted; /* since the owner last set them to 0 */
 } ds_blocks;
 
+uint64_t ds_blocks_bytes(uint32_t n); /* what init takes at most; linear in n */
 ds_rc ds_blocks_init(ds_blocks *b, uint32_t n, ds_err *err);
 void ds_blocks_fini(ds_blocks *b);
 

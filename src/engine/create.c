@@ -100,7 +100,7 @@ static ds_backend_size sizes(const ds_engine_opts *o)
 
 static uint64_t host_bytes(const ds_engine_opts *o)
 {
-    return (uint64_t)o->kv_blocks * (3 * 4 + 32 + 1 + 16) + (uint64_t)(o->saved_states) * 100 +
+    return ds_blocks_bytes(o->kv_blocks) + ds_states_bytes(o->max_running, o->saved_states) +
            (uint64_t)o->max_requests * (16 + 8ull * o->max_samples) +
            (uint64_t)o->max_running * DS_DEV_DEPTH *
                (sizeof(ds_dev_rows) + sizeof(ds_dev_out) + (DS_DEV_MAX_DRAFTS + 1) * DS_DEV_MAX_TOP * 8);

@@ -4,9 +4,16 @@
 #include <assert.h>
 #include <stdlib.h>
 
+enum { LEAST_CELLS = 16 };
+
+uint64_t ds_keytab_bytes(uint32_t n) /* a power of two of cells: below four a value */
+{
+    return LEAST_CELLS * sizeof(uint32_t) + (n + 1ull) * (4 * sizeof(uint32_t) + sizeof(ds_key) + sizeof(bool));
+}
+
 ds_rc ds_keytab_init(ds_keytab *t, uint32_t n, ds_err *err)
 {
-    uint64_t cells = 16;
+    uint64_t cells = LEAST_CELLS;
 
     *t = (ds_keytab){ .n = n };
     while (cells < 2ull * n)

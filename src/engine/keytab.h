@@ -17,6 +17,8 @@ typedef struct {
     bool *used;     /* [n] the value is in the table */
 } ds_keytab;
 
+/* What init takes at most; linear in n, so that a plan can be solved for n. */
+uint64_t ds_keytab_bytes(uint32_t n);
 ds_rc ds_keytab_init(ds_keytab *t, uint32_t n, ds_err *err);
 void ds_keytab_fini(ds_keytab *t);
 uint32_t ds_keytab_find(const ds_keytab *t, const ds_key *k);      /* UINT32_MAX: not there */

@@ -3,6 +3,16 @@
 #include <assert.h>
 #include <stdlib.h>
 
+uint64_t ds_states_bytes(uint32_t n_seats, uint32_t n_saved)
+{
+    const ds_states *s = NULL;
+
+    return (uint64_t)n_seats * sizeof *s->seat +
+           (n_saved + 1ull) *
+               (sizeof *s->pins + sizeof *s->dec_start + sizeof *s->approx + sizeof *s->touched_us + sizeof *s->next + sizeof *s->prev) +
+           ds_keytab_bytes(n_saved);
+}
+
 ds_rc ds_states_init(ds_states *s, uint32_t n_seats, uint32_t n_saved, uint64_t ttl_us, ds_err *err)
 {
     *s = (ds_states){ .n_seats = n_seats, .n_saved = n_saved, .n_free_seats = n_seats, .ttl_us = ttl_us };

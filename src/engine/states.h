@@ -29,6 +29,7 @@ typedef struct {
     uint64_t saved, evicted; /* since the owner last set them to 0 */
 } ds_states;
 
+uint64_t ds_states_bytes(uint32_t n_seats, uint32_t n_saved); /* what init takes at most */
 ds_rc ds_states_init(ds_states *s, uint32_t n_seats, uint32_t n_saved, uint64_t ttl_us, ds_err *err);
 void ds_states_fini(ds_states *s);
 

@@ -1,5 +1,7 @@
 /* The block manager: references, the order in which cached blocks go, keys that are taken over, and all of it at random against a model that
  * is too slow to be wrong. */
+#include <malloc.h>
+
 #include "base/rng.h"
 #include "engine/blocks.h"
 #include "fault.h"
@@ -301,6 +303,24 @@ static void random_operations(void **state)
     }
 }
 
+/* The plan says what is taken: never less, and not much more. */
+static void bytes_are_what_is_taken(void **state)
+{
+    (void)state;
+    for (uint32_t n = 1000; n < 300000; n = 3 * n + 1) {
+        struct mallinfo2 before = mallinfo2(), after;
+        uint64_t taken;
+        ds_blocks b = make(n);
+        after = mallinfo2();
+        taken = after.uordblks + after.hblkhd - before.uordblks - before.hblkhd;
+        ds_blocks_fini(&b);
+        if (taken == 0)
+            skip();                                           /* another allocator, which doesn't count */
+        assert_true(taken <= ds_blocks_bytes(n) + 16 * 4096); /* the heap's own pages */
+        assert_true(taken >= ds_blocks_bytes(n) / 2);
+    }
+}
+
 static ds_rc attempt(void *ctx, ds_err *err)
 {
     ds_blocks b;
@@ -323,7 +343,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_block_once),  cmocka_unit_test(the_last_reference_counts), cmocka_unit_test(eviction_order),
         cmocka_unit_test(leaves_go_first),   cmocka_unit_test(one_block_a_key),           cmocka_unit_test(exact_ones_take_over),
-        cmocka_unit_test(random_operations), cmocka_unit_test(allocations_fail),
+        cmocka_unit_test(random_operations), cmocka_unit_test(allocations_fail),          cmocka_unit_test(bytes_are_what_is_taken),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

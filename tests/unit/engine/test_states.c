@@ -1,4 +1,6 @@
 /* State slots: seats, pins, names and their age, and all of it at random against a model. */
+#include <malloc.h>
+
 #include "base/rng.h"
 #include "engine/states.h"
 #include "fault.h"
@@ -284,6 +286,24 @@ static void random_operations(void **state)
     }
 }
 
+/* The plan says what is taken: never less, and not much more. */
+static void bytes_are_what_is_taken(void **state)
+{
+    (void)state;
+    for (uint32_t n = 1000; n < 300000; n = 3 * n + 1) {
+        struct mallinfo2 before = mallinfo2(), after;
+        uint64_t taken;
+        ds_states s = make(n / 2, n);
+        after = mallinfo2();
+        taken = after.uordblks + after.hblkhd - before.uordblks - before.hblkhd;
+        ds_states_fini(&s);
+        if (taken == 0)
+            skip();                                                  /* another allocator, which doesn't count */
+        assert_true(taken <= ds_states_bytes(n / 2, n) + 16 * 4096); /* the heap's own pages */
+        assert_true(taken >= ds_states_bytes(n / 2, n) / 2);
+    }
+}
+
 static ds_rc attempt(void *ctx, ds_err *err)
 {
     ds_states s;
@@ -311,6 +331,7 @@ int main(void)
         cmocka_unit_test(names_are_taken_over),
         cmocka_unit_test(random_operations),
         cmocka_unit_test(allocations_fail),
+        cmocka_unit_test(bytes_are_what_is_taken),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
