@@ -20,6 +20,7 @@ MAY_SEE = {
     "model": {"base", "format", "kern", "kv", "parallel"},
     "kv": {"base"},
     "policy": {"base"},
+    "gen": {"base"},
     "token": {"base"},
     "schema": {"base"},
     "grammar": {"base", "token", "schema"},

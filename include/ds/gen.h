@@ -222,8 +222,9 @@ typedef struct {
     void *h;
 } ds_gen;
 
-/* DS_OK: *id names the request until its last event has been polled. Any failure: nothing was taken. DS_E_AGAIN: too many requests, or
- * draining. DS_E_ARG: a value out of range, a prompt that doesn't fit. DS_E_NOMEM. O(prompt). */
+/* DS_OK: *id, which is never 0, names the request until its last event has been polled. Any failure: nothing was taken. DS_E_AGAIN: too many
+ * requests, or draining. DS_E_IO: the engine is known to be gone; once one was lost, add says so until it is there again. DS_E_ARG: a value out
+ * of range, a prompt that doesn't fit. DS_E_NOMEM. O(prompt). */
 static inline ds_rc ds_gen_add(ds_gen g, const ds_gen_request *q, uint64_t *id, ds_err *err)
 {
     return g.fn->add(g.h, q, id, err);
@@ -249,7 +250,7 @@ static inline bool ds_gen_wait(ds_gen g, uint32_t timeout_ms)
     return g.fn->wait(g.h, timeout_ms);
 }
 /* wake is called when events become available after there were none, from a thread of the generator's: write to an event loop's descriptor there, and
- * then poll until it gives fewer events than there was room for. NULL: nobody is called. */
+ * then poll until it gives fewer events than there was room for. It may be called more often. NULL: nobody is called. */
 static inline void ds_gen_wake_by(ds_gen g, void (*wake)(void *ctx), void *ctx)
 {
     g.fn->wake_by(g.h, wake, ctx);
@@ -273,5 +274,24 @@ static inline bool ds_gen_plan_get(ds_gen g, uint32_t engine, ds_gen_plan *out)
 {
     return g.fn->plan(g.h, engine, out);
 }
+
+/* Adds what has a sum: all but drafts_per_seq and cost, which stay as they are. */
+void ds_gen_stats_add(ds_gen_stats *to, const ds_gen_stats *s);
+
+/* ---- several as one ------------------------------------------------------------------------------------------------------------------ */
+
+/* A request goes to the part with the least work ahead: prompt tokens not computed yet, without cached ones once they are known, and expected tokens of
+ * the answers, from their limit and the mean length of those before. Of equals it is the first. A part that answers DS_E_AGAIN or DS_E_IO leaves the
+ * request to the next; only if none takes it the caller hears of it. Other refusals are every part's, and are answered at once.
+ * Memory: add takes a record for as long as a request is live, from a table that grows to the most there were. */
+enum { DS_GEN_MANY_MAX = 64 };
+typedef struct ds_gen_many ds_gen_many;
+
+/* The parts are copied; their wakes are its own from here on, and nobody else polls them. DS_E_ARG: n isn't within 1..DS_GEN_MANY_MAX;
+ * DS_E_NOMEM. */
+ds_rc ds_gen_many_create(ds_gen_many **out, const ds_gen *parts, size_t n, ds_err *err);
+/* After its parts, which wake it as long as they live. NULL is fine. */
+void ds_gen_many_destroy(ds_gen_many *m);
+ds_gen ds_gen_many_gen(ds_gen_many *m);
 
 #endif

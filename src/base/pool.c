@@ -188,7 +188,7 @@ ds_rc ds_pool_create(ds_pool **out, const ds_pool_opts *opts, ds_err *err)
         rc = ds_cpus_allowed(&cpu, &n_allowed, err);
         if (rc != DS_OK)
             goto done;
-        if (o.n_threads > n_allowed) {
+        if (o.first_cpu + (uint64_t)o.n_threads > n_allowed) {
             free(cpu);
             cpu = NULL;
         }
@@ -196,7 +196,7 @@ ds_rc ds_pool_create(ds_pool **out, const ds_pool_opts *opts, ds_err *err)
     sigfillset(&all); /* signals belong to the program's own threads */
     pthread_sigmask(SIG_SETMASK, &all, &old);
     for (uint32_t i = 1; i < p->n_members && rc == DS_OK; i++)
-        rc = start_member(p, i, cpu, err);
+        rc = start_member(p, i, cpu ? cpu + o.first_cpu : NULL, err);
     pthread_sigmask(SIG_SETMASK, &old, NULL);
 done:
     free(cpu);

@@ -17,8 +17,9 @@ typedef struct ds_pool ds_pool;
 
 typedef struct {
     uint32_t n_threads; /* 1..1024, the caller included; 0 = one for each CPU this process may use */
-    bool pin;         /* member i stays on the i-th allowed CPU (the caller isn't pinned); ignored when there are more members than CPUs */
-    uint32_t spin_us; /* 0 = 50; members don't spin when there are more of them than CPUs */
+    bool pin; /* member i stays on the i-th allowed CPU (the caller isn't pinned); ignored when there are more members than CPUs */
+    uint32_t first_cpu; /* pin: that number of allowed CPUs are others', so that teams of one process stand side by side */
+    uint32_t spin_us;   /* 0 = 50; members don't spin when there are more of them than CPUs */
 } ds_pool_opts;
 
 typedef void ds_pool_fn(void *arg, uint32_t member, uint32_t n_members);

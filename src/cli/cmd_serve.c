@@ -24,7 +24,7 @@ typedef struct {
     ds_opt_list names, set;
     int mode, act, kernels, encoding, log_level, thinking, unknown_members;
     bool dump_config, no_tcp, strict_model, image_urls, metrics_auth, prefix_cache, quiet, pin;
-    int64_t port, threads, context, max_running, max_requests, step_tokens, prefills, connections, workers, step_us, phases;
+    int64_t port, threads, engines, context, max_running, max_requests, step_tokens, prefills, connections, workers, step_us, phases;
     uint64_t memory, max_head, max_body, max_output_queue, responses_bytes;
     uint64_t header_ms, body_ms, stall_ms, keepalive_ms, idle_ms, drain_ms, request_ms, responses_ttl_ms, target_tbt_ms;
 } options;
@@ -67,6 +67,7 @@ static const ds_opt table[] = {
     { .name = "kernels", .type = DS_OPT_ENUM, O(kernels), .def = "best", .arg = "NAME", .choices = DS_CLI_KERNELS, .help = "instruction set" },
     { .name = "threads", .type = DS_OPT_INT, O(threads), .arg = "N", .min = 1, .max = 1024, .help = "threads of the model (default: one for each CPU)" },
     DS_CLI_OPT_PIN(offsetof(options, pin)),
+    { .name = "engines", .type = DS_OPT_INT, O(engines), .def = "1", .arg = "N", .min = 1, .max = DS_GEN_MANY_MAX, .help = "engines on the one model; they share its threads, --memory, --max-running, --max-requests and --prefills" },
 
     { .name = "max-head", .type = DS_OPT_BYTES, O(max_head), .def = "32KiB", .arg = "BYTES", .min = 1024, .max = 1 << 20, .help = "request line and headers" },
     { .name = "header-timeout", .type = DS_OPT_MS, O(header_ms), .def = "10s", .arg = "TIME", .min = 1, .max = 3600000, .help = "for the whole head" },
@@ -114,7 +115,9 @@ typedef struct {
     ds_cli_model m;
     ds_tokenizer *tokenizer;
     ds_replay *replay;
-    ds_engine *engine;
+    ds_pool *pools[DS_GEN_MANY_MAX]; /* of several engines; one has the model's */
+    ds_engine *engines[DS_GEN_MANY_MAX];
+    ds_gen_many *many; /* several engines as one */
     ds_server *server;
     ds_runner *vision; /* made for the first picture */
     int32_t stop_id;   /* ends a replayed answer */
@@ -183,17 +186,24 @@ static void ready(void *ctx)
 
 /* ---- the model ---- */
 
-/* Without a wish: the engine's own number of blocks where that fits, else all of the memory that may be taken, else a smaller context. */
+/* What each of several engines has of a number, rounded up. */
+static uint32_t share(int64_t v, const options *o)
+{
+    return (uint32_t)((v + o->engines - 1) / o->engines);
+}
+
+/* The plan of each engine. Without a wish: the engine's own number of blocks where that fits, else all of the memory that may be taken, else a smaller
+ * context. */
 static ds_rc fit_memory(ds_engine_opts *eo, const ds_model *m, const options *o, ds_err *err)
 {
     ds_gen_plan plan;
-    uint64_t most = ds_llm_available_bytes() / 10 * 7;
+    uint64_t most = ds_llm_available_bytes() / 10 * 7 / (uint64_t)o->engines;
     uint32_t low = 1, high;
     ds_rc rc;
 
-    eo->memory_bytes = o->memory;
+    eo->memory_bytes = o->memory / (uint64_t)o->engines;
     if (o->memory)
-        return DS_OK;
+        return ds_engine_plan_get(&plan, m, eo, err);
     rc = ds_engine_plan_get(&plan, m, eo, err);
     if (rc != DS_OK || plan.total <= most)
         return rc;
@@ -247,9 +257,44 @@ static ds_rc identify(ds_engine_identity *out, const service *s, ds_err *err)
     return DS_OK;
 }
 
-static ds_rc open_engine(service *s, ds_engine_opts *eo, ds_config *config, ds_err *err)
+/* Several engines have teams of their own, side by side on the CPUs; the one for all was for opening the model. */
+static ds_rc create_engines(service *s, const ds_engine_opts *eo, ds_err *err)
+{
+    uint32_t n = (uint32_t)s->o->engines, threads = ds_pool_size(s->m.pool), first = 0;
+    ds_rc rc = DS_OK;
+
+    if (n == 1)
+        return ds_engine_create(&s->engines[0], s->m.model, s->m.pool, eo, err);
+    ds_pool_destroy(s->m.pool);
+    s->m.pool = NULL;
+    for (uint32_t i = 0; i < n && rc == DS_OK; i++) {
+        ds_pool_opts po = { .n_threads = threads / n + (i < threads % n), .pin = s->o->pin, .first_cpu = first };
+        first += po.n_threads;
+        rc = ds_pool_create(&s->pools[i], &po, err);
+        if (rc == DS_OK)
+            rc = ds_engine_create(&s->engines[i], s->m.model, s->pools[i], eo, err);
+    }
+    return rc;
+}
+
+static ds_rc create_replays(service *s, const ds_engine_opts *eo, ds_err *err)
+{
+    ds_engine_stub stub = { .vocab = ds_tokenizer_size(s->tokenizer),
+                            .token = replayed_token,
+                            .ctx = s,
+                            .step_ns = (uint64_t)s->o->step_us * 1000 / (uint64_t)s->o->phases,
+                            .phases = (uint32_t)s->o->phases };
+    ds_rc rc = DS_OK;
+
+    for (int64_t i = 0; i < s->o->engines && rc == DS_OK; i++)
+        rc = ds_engine_create_stub(&s->engines[i], &stub, eo, err);
+    return rc;
+}
+
+static ds_rc open_engines(service *s, ds_engine_opts *eo, ds_config *config, ds_err *err)
 {
     const options *o = s->o;
+    int64_t threads = o->threads ? o->threads : ds_cpu_count();
     char path[4096];
     ds_rc rc;
 
@@ -268,14 +313,11 @@ static ds_rc open_engine(service *s, ds_engine_opts *eo, ds_config *config, ds_e
             eo->kv_blocks = 16384; /* no block holds anything */
         if (eo->kv_blocks < eo->max_context / DS_KV_BLOCK_TOKENS + 2)
             eo->kv_blocks = eo->max_context / DS_KV_BLOCK_TOKENS + 2;
-        return ds_engine_create_stub(&s->engine,
-                                     &(ds_engine_stub){ .vocab = ds_tokenizer_size(s->tokenizer),
-                                                        .token = replayed_token,
-                                                        .ctx = s,
-                                                        .step_ns = (uint64_t)o->step_us * 1000 / (uint64_t)o->phases,
-                                                        .phases = (uint32_t)o->phases },
-                                     eo, err);
+        return create_replays(s, eo, err);
     }
+    if (o->engines > threads)
+        return ds_fail(err, DS_E_ARG, "--engines %" PRId64 ": each needs a thread of the model, there %s %" PRId64 " (--threads)",
+                       o->engines, threads == 1 ? "is" : "are", threads);
     rc = ds_cli_model_open(&s->m, o->model, ds_cli_kernels(o->kernels), &(ds_pool_opts){ .n_threads = (uint32_t)o->threads, .pin = o->pin },
                            err);
     if (rc != DS_OK)
@@ -288,9 +330,30 @@ static ds_rc open_engine(service *s, ds_engine_opts *eo, ds_config *config, ds_e
         return ds_fail(err, DS_E_ARG, "--context %" PRId64 " exceeds the model's limit of %u tokens", o->context,
                        config->max_position_embeddings);
     rc = identify(&eo->identity, s, err);
-    if (rc == DS_OK)
-        rc = fit_memory(eo, s->m.model, o, err);
-    return rc == DS_OK ? ds_engine_create(&s->engine, s->m.model, s->m.pool, eo, err) : rc;
+    if (rc != DS_OK)
+        return rc;
+    rc = fit_memory(eo, s->m.model, o, err);
+    if (rc != DS_OK && o->engines > 1)
+        return ds_err_prefix(err, rc, "each of %" PRId64 " engines: ", o->engines);
+    return rc == DS_OK ? create_engines(s, eo, err) : rc;
+}
+
+static ds_rc start_engines(service *s, ds_gen *out, ds_err *err)
+{
+    ds_gen parts[DS_GEN_MANY_MAX];
+    ds_rc rc = DS_OK;
+
+    for (int64_t i = 0; i < s->o->engines; i++)
+        parts[i] = ds_engine_gen(s->engines[i]);
+    *out = parts[0];
+    if (s->o->engines > 1) {
+        rc = ds_gen_many_create(&s->many, parts, (size_t)s->o->engines, err);
+        if (rc == DS_OK)
+            *out = ds_gen_many_gen(s->many);
+    }
+    for (int64_t i = 0; i < s->o->engines && rc == DS_OK; i++)
+        rc = ds_engine_start(s->engines[i], err);
+    return rc;
 }
 
 static ds_rc load(void *ctx, ds_server_model *out, ds_err *err)
@@ -305,11 +368,11 @@ static ds_rc load(void *ctx, ds_server_model *out, ds_err *err)
         .no_prefix_cache = !o->prefix_cache,
         .bf16 = o->act == 1,
         .max_context = (uint32_t)o->context,
-        .max_running = (uint32_t)o->max_running,
-        .max_requests = (uint32_t)o->max_requests,
+        .max_running = share(o->max_running, o),
+        .max_requests = share(o->max_requests, o),
         .max_samples = 32,
         .step_tokens = (uint32_t)o->step_tokens,
-        .prefills = (uint32_t)o->prefills,
+        .prefills = share(o->prefills, o),
         .target_tbt_us = (uint32_t)(o->target_tbt_ms * 1000),
         .drafts = s->speculate,
         .token_bytes = token_bytes,
@@ -321,32 +384,36 @@ static ds_rc load(void *ctx, ds_server_model *out, ds_err *err)
         return ds_fail(err, DS_E_ARG, "--model: the path is too long");
     rc = ds_tokenizer_open(&s->tokenizer, path, err);
     if (rc == DS_OK)
-        rc = open_engine(s, &eo, &config, err);
+        rc = open_engines(s, &eo, &config, err);
     if (rc == DS_OK)
         rc = ds_llm_read_stop_ids(out->stop_ids, &out->n_stop_ids, o->model, &config, err);
     if (rc == DS_OK)
-        rc = ds_engine_start(s->engine, err);
+        rc = start_engines(s, &out->gen, err);
     if (rc != DS_OK)
         return rc;
-    ds_engine_plan_of(s->engine, &plan);
-    out->gen = ds_engine_gen(s->engine);
+    ds_engine_plan_of(s->engines[0], &plan);
     out->tokenizer = s->tokenizer;
     out->max_context = plan.max_context ? plan.max_context : eo.max_context;
     if (s->m.model)
         fill_vision(s, &out->vision, s->image_token);
     out->fingerprint = "deepserve-" DS_VERSION;
     fprintf(stderr, "memory: %.1f MiB in caches and buffers, KV for %" PRIu64 " tokens, context of %u, %u at a time\n",
-            (double)plan.total / 0x1p20, plan.kv_tokens, out->max_context, plan.max_running);
+            (double)plan.total * (double)o->engines / 0x1p20, plan.kv_tokens * (uint64_t)o->engines, out->max_context,
+            plan.max_running * (uint32_t)o->engines);
     return DS_OK;
 }
 
 static void close_service(service *s)
 {
-    ds_engine_destroy(s->engine);
+    for (int64_t i = 0; i < s->o->engines; i++)
+        ds_engine_destroy(s->engines[i]);
+    ds_gen_many_destroy(s->many);
     ds_server_destroy(s->server);
     ds_runner_destroy(s->vision);
     ds_replay_close(s->replay);
     ds_tokenizer_destroy(s->tokenizer);
+    for (int64_t i = 0; i < s->o->engines; i++)
+        ds_pool_destroy(s->pools[i]);
     ds_cli_model_close(&s->m);
 }
 

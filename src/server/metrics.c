@@ -165,7 +165,99 @@ static void server_part(const page *p, const ds_metrics *m)
     histogram(p, "request_generation_tokens", "Output tokens of a request.", &m->output_size, tokens);
 }
 
-static void engine_part(const page *p, const ds_gen_stats *e, const ds_gen_plan *plan, uint32_t preparing)
+static double running(const ds_gen_stats *e)
+{
+    return e->prefilling + e->running;
+}
+static double waiting(const ds_gen_stats *e)
+{
+    return e->waiting;
+}
+static double parked(const ds_gen_stats *e)
+{
+    return e->parked;
+}
+static double kv_usage(const ds_gen_stats *e)
+{
+    return e->kv_blocks ? (double)e->kv_used / e->kv_blocks : 0;
+}
+static double kv_blocks(const ds_gen_stats *e)
+{
+    return e->kv_blocks;
+}
+static double kv_cached(const ds_gen_stats *e)
+{
+    return e->kv_cached;
+}
+static double states_used(const ds_gen_stats *e)
+{
+    return e->states_used;
+}
+static double states(const ds_gen_stats *e)
+{
+    return e->states;
+}
+static double steps(const ds_gen_stats *e)
+{
+    return (double)e->steps;
+}
+
+/* What is each engine's own. */
+static void each_engine(const page *p, const ds_metrics_engine *engines, uint32_t n)
+{
+    static const struct {
+        const char *name, *type, *help;
+        double (*get)(const ds_gen_stats *e);
+    } list[] = {
+        { "num_requests_running", "gauge", "Requests being computed.", running },
+        { "num_requests_waiting", "gauge", "Requests in the engine's queue.", waiting },
+        { "num_requests_parked", "gauge", "Requests that were preempted and wait.", parked },
+        { "kv_cache_usage_perc", "gauge", "Part of the KV blocks in use by requests, 0 to 1.", kv_usage },
+        { "kv_blocks", "gauge", "KV blocks of 128 tokens.", kv_blocks },
+        { "kv_blocks_cached", "gauge", "KV blocks kept for prefix hits.", kv_cached },
+        { "saved_states_used", "gauge", "Window states kept for hits.", states_used },
+        { "saved_states", "gauge", "Window states that fit.", states },
+        { "engine_steps_total", "counter", "Steps of the engine.", steps },
+    };
+
+    for (size_t k = 0; k < sizeof list / sizeof *list; k++) {
+        head(p, list[k].name, list[k].type, list[k].help);
+        for (uint32_t i = 0; i < n; i++) {
+            char number[12];
+            if (!engines[i].has_stats)
+                continue;
+            snprintf(number, sizeof number, "%u", i);
+            series(p, list[k].name, "", n > 1 ? "engine" : NULL, number);
+            ds_buf_printf(p->b, "%.17g\n", list[k].get(&engines[i].stats));
+        }
+    }
+}
+
+static void memory_plan(const page *p, const ds_metrics_engine *engines, uint32_t n)
+{
+    uint64_t total = 0, kv = 0, saved = 0, buffers = 0;
+    bool known = false;
+
+    for (uint32_t i = 0; i < n; i++) {
+        const ds_gen_plan *plan = &engines[i].plan;
+        if (!engines[i].has_plan)
+            continue;
+        known = true;
+        total += plan->total;
+        kv += plan->kv;
+        saved += plan->states;
+        buffers += plan->buffers + plan->tables + plan->tails;
+    }
+    if (!known)
+        return;
+    gauge(p, "memory_plan_bytes", "Memory that the engines planned.", (double)total);
+    gauge(p, "memory_plan_kv_bytes", "Of it, KV blocks.", (double)kv);
+    gauge(p, "memory_plan_states_bytes", "Of it, window states.", (double)saved);
+    gauge(p, "memory_plan_buffers_bytes", "Of it, buffers and tables.", (double)buffers);
+}
+
+/* Sums over the engines. */
+static void engine_totals(const page *p, const ds_gen_stats *e, uint32_t preparing)
 {
     static const char *const why[3] = { "prepare", "capacity", "preempted" };
     uint64_t waits[3] = { preparing, e->waiting, e->parked };
@@ -176,23 +268,8 @@ static void engine_part(const page *p, const ds_gen_stats *e, const ds_gen_plan 
     static const char *const phases[5] = { "device_busy", "device_idle", "plan", "finish", "draft" };
     uint64_t ns[5] = { e->device_busy_ns, e->device_idle_ns, e->host_plan_ns, e->host_finish_ns, e->draft_ns }, drafted = 0, kept = 0;
 
-    gauge(p, "num_requests_running", "Requests being computed.", e->prefilling + e->running);
-    gauge(p, "num_requests_waiting", "Requests in the engine's queue.", e->waiting);
-    gauge(p, "num_requests_parked", "Requests that were preempted and wait.", e->parked);
     by_label(p, "num_requests_waiting_by_reason", "gauge",
              "Requests that wait: for a worker, for room in the engine, for their place back.", "reason", why, waits, 3);
-    gauge(p, "kv_cache_usage_perc", "Part of the KV blocks in use by requests, 0 to 1.",
-          e->kv_blocks ? (double)e->kv_used / e->kv_blocks : 0);
-    gauge(p, "kv_blocks", "KV blocks of 128 tokens.", e->kv_blocks);
-    gauge(p, "kv_blocks_cached", "KV blocks kept for prefix hits.", e->kv_cached);
-    gauge(p, "saved_states_used", "Window states kept for hits.", e->states_used);
-    gauge(p, "saved_states", "Window states that fit.", e->states);
-    if (plan) {
-        gauge(p, "memory_plan_bytes", "Memory that the engine planned.", (double)plan->total);
-        gauge(p, "memory_plan_kv_bytes", "Of it, KV blocks.", (double)plan->kv);
-        gauge(p, "memory_plan_states_bytes", "Of it, window states.", (double)plan->states);
-        gauge(p, "memory_plan_buffers_bytes", "Of it, buffers and tables.", (double)(plan->buffers + plan->tables + plan->tails));
-    }
     counter(p, "prefix_cache_queries_total", "Prompt tokens looked up in the prefix cache.", e->prompt_tokens);
     counter(p, "prefix_cache_hits_total", "Prompt tokens found there.", e->hit_state_tokens + e->hit_replay_tokens);
     counter(p, "prefix_cache_hits_state_total", "Those continued from saved window state.", e->hit_state_tokens);
@@ -201,7 +278,6 @@ static void engine_part(const page *p, const ds_gen_stats *e, const ds_gen_plan 
     counter(p, "recomputed_tokens_total", "Tokens computed again after preemption.", e->recomputed_tokens);
     counter(p, "dropped_tokens_total", "Tokens computed after the end was known.", e->dropped_tokens);
     counter(p, "num_preemptions_total", "Requests taken off the device.", e->preempted_parked + e->preempted_recomputed);
-    counter(p, "engine_steps_total", "Steps of the engine.", e->steps);
     counter(p, "engine_step_rows_total", "Rows of those steps.", e->step_rows);
     by_label(p, "engine_ended_total", "counter", "Samples that ended, by reason.", "reason", ends, e->ended, DS_N_ENDED);
     by_label(p, "engine_nanoseconds_total", "counter", "Where the engine's time went.", "phase", phases, ns, 5);
@@ -236,16 +312,26 @@ static void put_model(char *out, const char *name)
     *out = '\0';
 }
 
-void ds_metrics_write(ds_buf *b, const ds_metrics *m, const char *prefix, const char *model, const ds_gen_stats *engine,
-                      const ds_gen_plan *plan, uint64_t stored_records, uint64_t stored_bytes)
+void ds_metrics_write(ds_buf *b, const ds_metrics *m, const char *prefix, const char *model, const ds_metrics_engine *engines,
+                      uint32_t n_engines, uint64_t stored_records, uint64_t stored_bytes)
 {
     page p = { .b = b, .prefix = prefix };
+    ds_gen_stats sum = { 0 };
+    uint32_t known = 0;
 
     put_model(p.model, model);
     server_part(&p, m);
     gauge(&p, "stored_responses", "Responses in the store.", (double)stored_records);
     gauge(&p, "stored_responses_bytes", "Bytes of them.", (double)stored_bytes);
     counter(&p, "stored_responses_failed_total", "Responses that the store could not take.", m->store_failed);
-    if (engine)
-        engine_part(&p, engine, plan, m->preparing);
+    for (uint32_t i = 0; i < n_engines; i++)
+        if (engines[i].has_stats) {
+            known++;
+            ds_gen_stats_add(&sum, &engines[i].stats);
+        }
+    memory_plan(&p, engines, n_engines);
+    if (known == 0)
+        return;
+    each_engine(&p, engines, n_engines);
+    engine_totals(&p, &sum, m->preparing);
 }

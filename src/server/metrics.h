@@ -1,10 +1,11 @@
 /* Counters of the server and the text that Prometheus reads. (docs/server.md, "Metrics")
  *
- * Label values come from fixed lists, but for the one name of the model, so the number of series is a constant.
+ * Label values come from fixed lists, but for the one name of the model and the numbers of engines, so the number of series is a constant.
  * Threads: owner is the event loop.   Memory: none is taken but for the text. */
 #ifndef DS_SERVER_METRICS_H
 #define DS_SERVER_METRICS_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -57,8 +58,16 @@ void ds_histogram_seconds(ds_histogram *h, double s);
 void ds_histogram_delay(ds_histogram *h, double s); /* seconds, of which a few milliseconds are many */
 void ds_histogram_tokens(ds_histogram *h, double n);
 
-/* Appends the page. `model` is the value of the label model_name. `engine` and `plan` may be NULL while there is no engine. */
-void ds_metrics_write(ds_buf *b, const ds_metrics *m, const char *prefix, const char *model, const ds_gen_stats *engine,
-                      const ds_gen_plan *plan, uint64_t stored_records, uint64_t stored_bytes);
+/* What is known of an engine. */
+typedef struct {
+    bool has_stats, has_plan;
+    ds_gen_stats stats;
+    ds_gen_plan plan;
+} ds_metrics_engine;
+
+/* Appends the page. `model` is the value of the label model_name. Totals are of all engines together; what shows how busy and how full each is has the
+ * label engine, its number, when there are several. n_engines may be 0. */
+void ds_metrics_write(ds_buf *b, const ds_metrics *m, const char *prefix, const char *model, const ds_metrics_engine *engines,
+                      uint32_t n_engines, uint64_t stored_records, uint64_t stored_bytes);
 
 #endif

@@ -60,16 +60,25 @@ static void get_version(ds_exchange *x, const char *rest, size_t n)
 static void get_metrics(ds_exchange *x, const char *rest, size_t n)
 {
     ds_server *s = x->s;
-    ds_gen_stats stats;
-    ds_gen_plan plan;
-    bool has_stats = s->up && ds_gen_stats_get(s->model.gen, 0, &stats), has_plan = s->up && ds_gen_plan_get(s->model.gen, 0, &plan);
+    uint32_t n_engines = s->up ? ds_gen_n_engines(s->model.gen) : 0;
+    ds_metrics_engine *engines = n_engines ? calloc(n_engines, sizeof *engines) : NULL;
     uint64_t records = 0, bytes = 0;
     ds_buf b = { 0 };
 
     (void)rest;
     (void)n;
+    if (n_engines && !engines) {
+        x->retry_s = 1;
+        fail(x, DS_REFUSED_UNAVAILABLE, 503, NULL, NULL, "the server is out of memory");
+        return;
+    }
+    for (uint32_t i = 0; i < n_engines; i++) {
+        engines[i].has_stats = ds_gen_stats_get(s->model.gen, i, &engines[i].stats);
+        engines[i].has_plan = ds_gen_plan_get(s->model.gen, i, &engines[i].plan);
+    }
     ds_store_usage(s->store, &records, &bytes);
-    ds_metrics_write(&b, &s->m, s->prefix, s->o.names[0], has_stats ? &stats : NULL, has_plan ? &plan : NULL, records, bytes);
+    ds_metrics_write(&b, &s->m, s->prefix, s->o.names[0], engines, n_engines, records, bytes);
+    free(engines);
     ds_reply(x, 200, "text/plain; version=0.0.4; charset=utf-8", &b);
 }
 

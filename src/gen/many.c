@@ -1,0 +1,467 @@
+/* Several generators as one. Each request goes to the part with the least work ahead; what it is told and what it says is the same as from one.
+ *
+ * A record stands for each request between add and its last event. Its place and its generation make the id that the caller knows, and the cookie that
+ * the part knows. Work ahead is summed over the records at each add, so that it cannot drift from what is there. */
+#include <assert.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "base/err.h"
+#include "gen/many_internal.h"
+
+#define NONE UINT32_MAX
+enum {
+    FIRST_RECORDS = 64,
+    OUTPUT_TOKENS = 256, /* of an answer, as long as none has ended */
+    OUTPUT_WEIGHT = 16,  /* the mean of answers' lengths is one over about so many of them */
+    FINISH_SAMPLES = 32, /* more than an engine computes of one request */
+};
+
+typedef struct {
+    uint64_t id; /* generation << 32 | place; 0: free */
+    uint32_t generation, next_free;
+    uint64_t cookie, part_id;
+    uint32_t part;
+    bool known; /* part_id is */
+    /* orders that came before it was */
+    bool cancel;
+    uint32_t finish;
+    /* work ahead */
+    bool started;
+    uint32_t prompt;  /* tokens to compute before the first of the answer, as far as it is known */
+    uint32_t samples; /* not ended */
+    uint32_t expect;  /* tokens of each sample's answer */
+    uint64_t n_out;   /* tokens that came of those samples */
+} record;
+
+struct ds_gen_many {
+    /* [const] */
+    uint32_t n;
+    ds_gen parts[DS_GEN_MANY_MAX];
+    /* [poll] by whoever polls */
+    uint32_t first; /* part that is asked first, in turns */
+    /* [mu] no function of a part is called with it, and no wake */
+    pthread_mutex_t mu;
+    pthread_cond_t woken;
+    record *records;
+    uint32_t n_records, free;
+    uint32_t output; /* mean tokens of an answer */
+    uint64_t n_wakes;
+    void (*wake)(void *ctx), *wake_ctx;
+};
+
+/* ---- records: with mu ---- */
+
+static record *of_id(ds_gen_many *m, uint64_t id)
+{
+    uint32_t place = (uint32_t)id;
+
+    return id && place < m->n_records && m->records[place].id == id ? &m->records[place] : NULL;
+}
+
+static bool more_records(ds_gen_many *m)
+{
+    uint32_t n = m->n_records ? 2 * m->n_records : FIRST_RECORDS;
+    record *r = n > m->n_records ? realloc(m->records, n * sizeof *r) : NULL;
+
+    if (!r)
+        return false;
+    for (uint32_t i = m->n_records; i < n; i++)
+        r[i] = (record){ .next_free = i + 1 < n ? i + 1 : NONE };
+    m->free = m->n_records;
+    m->records = r;
+    m->n_records = n;
+    return true;
+}
+
+static record *take_record(ds_gen_many *m, const ds_gen_request *q)
+{
+    record *r;
+
+    if (m->free == NONE && !more_records(m))
+        return NULL;
+    uint32_t place = m->free;
+    uint32_t generation = m->records[place].generation + 1;
+    r = &m->records[place];
+    m->free = r->next_free;
+    if (generation == 0)
+        generation = 1;
+    *r = (record){ .id = (uint64_t)generation << 32 | place,
+                   .generation = generation,
+                   .cookie = q->cookie,
+                   .prompt = q->n_prompt,
+                   .samples = q->n ? q->n : 1,
+                   .expect = q->max_tokens < m->output ? q->max_tokens : m->output };
+    return r;
+}
+
+static void free_record(ds_gen_many *m, record *r)
+{
+    r->id = 0;
+    r->next_free = m->free;
+    m->free = (uint32_t)(r - m->records);
+}
+
+/* Tokens yet to be computed. A prompt's and an answer's count alike; a sample that is longer than expected has one more to come. */
+static uint64_t work(const record *r)
+{
+    uint64_t all = (uint64_t)r->samples * r->expect;
+
+    return r->prompt + (all > r->n_out + r->samples ? all - r->n_out : r->samples);
+}
+
+/* The part with the least work ahead of those whose bit isn't in `tried`; the first of equals. NONE: all were tried. */
+static uint32_t choose(const ds_gen_many *m, uint64_t tried)
+{
+    uint64_t ahead[DS_GEN_MANY_MAX] = { 0 };
+    uint32_t best = NONE;
+
+    for (uint32_t i = 0; i < m->n_records; i++)
+        if (m->records[i].id)
+            ahead[m->records[i].part] += work(&m->records[i]);
+    for (uint32_t i = 0; i < m->n; i++)
+        if (!(tried >> i & 1) && (best == NONE || ahead[i] < ahead[best]))
+            best = i;
+    return best;
+}
+
+/* ---- requests in ---- */
+
+/* The part has it: its id is known, and what was ordered meanwhile is passed on. All events of it may have been polled already. */
+static void know(ds_gen_many *m, uint64_t id, ds_gen part, uint64_t part_id)
+{
+    bool cancel = false;
+    uint32_t finish = 0;
+    record *r;
+
+    pthread_mutex_lock(&m->mu);
+    r = of_id(m, id);
+    if (r) {
+        r->known = true;
+        r->part_id = part_id;
+        cancel = r->cancel;
+        finish = r->finish;
+    }
+    pthread_mutex_unlock(&m->mu);
+    if (cancel)
+        ds_gen_cancel(part, part_id);
+    for (uint32_t i = 0; i < FINISH_SAMPLES && !cancel; i++)
+        if (finish >> i & 1)
+            ds_gen_finish_sample(part, part_id, i);
+}
+
+/* A part that is full, or gone, took nothing: another may. What is wrong with a request is wrong everywhere. */
+static ds_rc add(void *h, const ds_gen_request *q, uint64_t *id, ds_err *err)
+{
+    ds_gen_many *m = h;
+    ds_gen_request mine = *q;
+    uint64_t tried = 0, part_id;
+    uint32_t part;
+    ds_rc rc = DS_OK, answer = DS_OK;
+    record *r;
+
+    *id = 0;
+    pthread_mutex_lock(&m->mu);
+    part = choose(m, 0);
+    r = take_record(m, q);
+    if (r) {
+        r->part = part;
+        mine.cookie = r->id;
+    }
+    pthread_mutex_unlock(&m->mu);
+    if (!r)
+        return ds_fail(err, DS_E_NOMEM, "out of memory for a request");
+    for (;;) {
+        ds_err why = { 0 };
+        rc = ds_gen_add(m->parts[part], &mine, &part_id, &why);
+        if (rc == DS_OK) {
+            know(m, mine.cookie, m->parts[part], part_id);
+            *id = mine.cookie;
+            return DS_OK;
+        }
+        if (answer != DS_E_AGAIN) { /* a full one will have room again: that is what the caller should hear */
+            answer = rc;
+            if (err)
+                *err = why;
+        }
+        tried |= UINT64_C(1) << part;
+        pthread_mutex_lock(&m->mu);
+        r = of_id(m, mine.cookie);
+        part = rc == DS_E_AGAIN || rc == DS_E_IO ? choose(m, tried) : NONE;
+        if (part == NONE)
+            free_record(m, r);
+        else
+            r->part = part;
+        pthread_mutex_unlock(&m->mu);
+        if (part == NONE)
+            return rc == DS_E_AGAIN || rc == DS_E_IO ? answer : rc;
+    }
+}
+
+/* Where an order goes. False: the request is gone, or the order is kept until its part's id is known. */
+static bool order_goes(ds_gen_many *m, uint64_t id, bool cancel, uint32_t finish, ds_gen *part, uint64_t *part_id)
+{
+    bool goes;
+    record *r;
+
+    pthread_mutex_lock(&m->mu);
+    r = of_id(m, id);
+    goes = r && r->known;
+    if (goes) {
+        *part = m->parts[r->part];
+        *part_id = r->part_id;
+    } else if (r) {
+        r->cancel = r->cancel || cancel;
+        r->finish |= finish;
+    }
+    pthread_mutex_unlock(&m->mu);
+    return goes;
+}
+
+static void cancel(void *h, uint64_t id)
+{
+    uint64_t part_id;
+    ds_gen part;
+
+    if (order_goes(h, id, true, 0, &part, &part_id))
+        ds_gen_cancel(part, part_id);
+}
+
+static void finish_sample(void *h, uint64_t id, uint32_t sample)
+{
+    uint64_t part_id;
+    ds_gen part;
+
+    if (sample < FINISH_SAMPLES && order_goes(h, id, false, UINT32_C(1) << sample, &part, &part_id))
+        ds_gen_finish_sample(part, part_id, sample);
+}
+
+/* ---- events out ---- */
+
+static void note_end(ds_gen_many *m, record *r, const ds_event *ev)
+{
+    uint32_t n = ev->end.n_tokens;
+
+    if (ev->end.reason <= DS_ENDED_LENGTH) {
+        int64_t off = ((int64_t)n - (int64_t)m->output) / OUTPUT_WEIGHT;
+        m->output = (uint32_t)((int64_t)m->output + (off ? off : n > m->output ? 1 : n < m->output && m->output > 1 ? -1 : 0));
+    }
+    r->samples -= r->samples > 0;
+    r->n_out -= n < r->n_out ? n : r->n_out;
+}
+
+/* With mu. A part's event becomes ours. */
+static void translate(ds_gen_many *m, ds_event *ev)
+{
+    record *r = of_id(m, ev->cookie);
+
+    assert(r);
+    ev->request = r->id;
+    ev->cookie = r->cookie;
+    switch (ev->kind) {
+    case DS_EV_START:
+        if (!r->started)
+            r->prompt = ev->start.n_prompt - ev->start.cached + ev->start.replayed;
+        r->started = true;
+        break;
+    case DS_EV_TOKEN:
+        r->prompt = 0;
+        r->n_out++;
+        break;
+    case DS_EV_END:
+        note_end(m, r, ev);
+        if (ev->end.last)
+            free_record(m, r);
+        break;
+    }
+}
+
+static size_t poll_events(void *h, ds_event *ev, size_t cap)
+{
+    ds_gen_many *m = h;
+    size_t n = 0;
+
+    for (uint32_t i = 0; i < m->n && n < cap; i++)
+        n += ds_gen_poll(m->parts[(m->first + i) % m->n], ev + n, cap - n);
+    m->first = (m->first + 1) % m->n; /* a part with much to say doesn't hold back the others */
+    if (n == 0)
+        return 0;
+    pthread_mutex_lock(&m->mu);
+    for (size_t i = 0; i < n; i++)
+        translate(m, &ev[i]);
+    pthread_mutex_unlock(&m->mu);
+    return n;
+}
+
+static bool any_has(const ds_gen_many *m)
+{
+    for (uint32_t i = 0; i < m->n; i++)
+        if (ds_gen_wait(m->parts[i], 0))
+            return true;
+    return false;
+}
+
+static bool wait_events(void *h, uint32_t timeout_ms)
+{
+    ds_gen_many *m = h;
+    struct timespec t;
+    bool in_time = timeout_ms > 0, there;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    t.tv_sec += timeout_ms / 1000;
+    t.tv_nsec += (long)(timeout_ms % 1000) * 1000000;
+    if (t.tv_nsec >= 1000000000) {
+        t.tv_sec++;
+        t.tv_nsec -= 1000000000;
+    }
+    for (;;) {
+        pthread_mutex_lock(&m->mu);
+        uint64_t seen = m->n_wakes;
+        pthread_mutex_unlock(&m->mu);
+        there = any_has(m); /* what comes after this look is a wake that wasn't seen */
+        if (there || !in_time)
+            return there;
+        pthread_mutex_lock(&m->mu);
+        while (in_time && m->n_wakes == seen)
+            in_time = pthread_cond_timedwait(&m->woken, &m->mu, &t) == 0;
+        pthread_mutex_unlock(&m->mu);
+    }
+}
+
+static void part_woke(void *ctx)
+{
+    ds_gen_many *m = ctx;
+    void (*fn)(void *ctx), *fn_ctx;
+
+    pthread_mutex_lock(&m->mu);
+    m->n_wakes++;
+    fn = m->wake;
+    fn_ctx = m->wake_ctx;
+    pthread_cond_broadcast(&m->woken);
+    pthread_mutex_unlock(&m->mu);
+    if (fn)
+        fn(fn_ctx);
+}
+
+static void wake_by(void *h, void (*wake)(void *ctx), void *ctx)
+{
+    ds_gen_many *m = h;
+
+    pthread_mutex_lock(&m->mu);
+    m->wake = wake;
+    m->wake_ctx = ctx;
+    pthread_mutex_unlock(&m->mu);
+}
+
+/* ---- the rest ---- */
+
+static bool drain(void *h)
+{
+    const ds_gen_many *m = h;
+    bool over = true;
+
+    for (uint32_t i = 0; i < m->n; i++)
+        over = ds_gen_drain(m->parts[i]) && over;
+    return over;
+}
+
+static uint32_t n_engines(void *h)
+{
+    const ds_gen_many *m = h;
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < m->n; i++)
+        n += ds_gen_n_engines(m->parts[i]);
+    return n;
+}
+
+/* The part that has an engine, whose number becomes that within the part. NULL: there are fewer. */
+static const ds_gen *part_with(const ds_gen_many *m, uint32_t *engine)
+{
+    for (uint32_t i = 0; i < m->n; i++) {
+        uint32_t n = ds_gen_n_engines(m->parts[i]);
+        if (*engine < n)
+            return &m->parts[i];
+        *engine -= n;
+    }
+    return NULL;
+}
+
+static bool stats(void *h, uint32_t engine, ds_gen_stats *out)
+{
+    const ds_gen *part = part_with(h, &engine);
+
+    return part && ds_gen_stats_get(*part, engine, out);
+}
+
+static bool plan(void *h, uint32_t engine, ds_gen_plan *out)
+{
+    const ds_gen *part = part_with(h, &engine);
+
+    return part && ds_gen_plan_get(*part, engine, out);
+}
+
+ds_gen ds_gen_many_gen(ds_gen_many *m)
+{
+    static const ds_gen_fn fn = { .add = add,
+                                  .cancel = cancel,
+                                  .finish_sample = finish_sample,
+                                  .poll = poll_events,
+                                  .wait = wait_events,
+                                  .wake_by = wake_by,
+                                  .drain = drain,
+                                  .n_engines = n_engines,
+                                  .stats = stats,
+                                  .plan = plan };
+    return (ds_gen){ &fn, m };
+}
+
+ds_rc ds_gen_many_create(ds_gen_many **out, const ds_gen *parts, size_t n, ds_err *err)
+{
+    pthread_condattr_t attr;
+    ds_gen_many *m;
+
+    *out = NULL;
+    if (n == 0 || n > DS_GEN_MANY_MAX)
+        return ds_fail(err, DS_E_ARG, "%zu generators as one: 1..%d", n, DS_GEN_MANY_MAX);
+    m = calloc(1, sizeof *m);
+    if (!m)
+        return ds_fail(err, DS_E_NOMEM, "out of memory");
+    m->n = (uint32_t)n;
+    m->free = NONE;
+    m->output = OUTPUT_TOKENS;
+    pthread_mutex_init(&m->mu, NULL);
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(&m->woken, &attr);
+    pthread_condattr_destroy(&attr);
+    for (size_t i = 0; i < n; i++) {
+        m->parts[i] = parts[i];
+        ds_gen_wake_by(parts[i], part_woke, m);
+    }
+    *out = m;
+    return DS_OK;
+}
+
+void ds_gen_many_destroy(ds_gen_many *m)
+{
+    if (!m)
+        return;
+    pthread_cond_destroy(&m->woken);
+    pthread_mutex_destroy(&m->mu);
+    free(m->records);
+    free(m);
+}
+
+void ds_gen_many_load_get(ds_gen_many *m, ds_gen_many_load *out)
+{
+    *out = (ds_gen_many_load){ 0 };
+    pthread_mutex_lock(&m->mu);
+    for (uint32_t i = 0; i < m->n_records; i++)
+        if (m->records[i].id) {
+            out->requests[m->records[i].part]++;
+            out->tokens[m->records[i].part] += work(&m->records[i]);
+        }
+    pthread_mutex_unlock(&m->mu);
+}
