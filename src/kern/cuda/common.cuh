@@ -115,6 +115,34 @@ static __device__ __forceinline__ uint32_t fp4_code(const uint8_t *codes, size_t
     return codes[i >> 1] >> ((i & 1) * 4) & 15u;
 }
 
+/* Four bytes at any address. */
+static __device__ __forceinline__ uint32_t bytes4(const uint8_t *p)
+{
+    if (((uintptr_t)p & 3) == 0)
+        return *(const uint32_t *)p;
+    return p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
+}
+
+/* Two bf16 products, subnormals kept. */
+static __device__ __forceinline__ uint32_t mul2(uint32_t a, uint32_t b)
+{
+    uint32_t r;
+    asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
+    return r;
+}
+
+/* Two E4M3 codes in the high bytes of both halves, or two E2M1 codes in their low nibbles, as bf16 that are too small by 2^120, or 2^126: the
+ * bits land in the exponent's low end. */
+static __device__ __forceinline__ uint32_t small_e4m3(uint32_t v)
+{
+    return (v & 0x80008000u) | (v >> 4 & 0x07f007f0u);
+}
+
+static __device__ __forceinline__ uint32_t small_e2m1(uint32_t v)
+{
+    return (v << 12 & 0x80008000u) | (v << 6 & 0x01c001c0u);
+}
+
 /* Element (r, c) of a weight in its file's form. */
 static __device__ __forceinline__ float mat_value(ds_mat_type type, const uint8_t *data, const uint8_t *scale, size_t in, size_t r,
                                                   size_t c)

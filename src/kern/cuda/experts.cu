@@ -126,8 +126,9 @@ typedef struct {
     ds_mat_type t2;
 } args;
 
-template <ds_mat_type T, int NT> static __global__ void __launch_bounds__(PRODUCT_THREADS) hidden_kernel(const __grid_constant__ args j)
+template <ds_mat_type T, int NT> static __global__ void __launch_bounds__(PRODUCT_THREADS, 3) hidden_kernel(const __grid_constant__ args j)
 {
+    extern __shared__ __align__(16) unsigned char shared[];
     __shared__ float red[WARPS][PAIR][8], gu[PAIR][8];
     uint32_t i = blockIdx.y, g = threadIdx.x % 32 / 4;
 
@@ -144,7 +145,7 @@ template <ds_mat_type T, int NT> static __global__ void __launch_bounds__(PRODUC
 #pragma unroll
         for (int n = 0; n < NT; n++)
             x[n] = j.x + (size_t)(j.s.order[min(p0 + n * 8 + g, end - 1)] / j.a.k) * j.a.d;
-        product<T, NT>(acc, w, o0, x);
+        product<T, NT>(acc, w, o0, x, shared);
 #pragma unroll
         for (int n = 0; n < NT; n++) {
             gu[threadIdx.x / 8][threadIdx.x % 8] = add_warps(acc[0][n], acc[1][n], red);
@@ -159,8 +160,9 @@ template <ds_mat_type T, int NT> static __global__ void __launch_bounds__(PRODUC
     }
 }
 
-template <ds_mat_type T, int NT> static __global__ void __launch_bounds__(PRODUCT_THREADS) output_kernel(const __grid_constant__ args j)
+template <ds_mat_type T, int NT> static __global__ void __launch_bounds__(PRODUCT_THREADS, 3) output_kernel(const __grid_constant__ args j)
 {
+    extern __shared__ __align__(16) unsigned char shared[];
     __shared__ float red[WARPS][PAIR][8];
     uint32_t i = blockIdx.y, g = threadIdx.x % 32 / 4;
 
@@ -177,7 +179,7 @@ template <ds_mat_type T, int NT> static __global__ void __launch_bounds__(PRODUC
 #pragma unroll
         for (int n = 0; n < NT; n++)
             x[n] = j.h + (size_t)min(p0 + n * 8 + g, end - 1) * j.a.inner;
-        product<T, NT>(acc, w, o0, x);
+        product<T, NT>(acc, w, o0, x, shared);
 #pragma unroll
         for (int n = 0; n < NT; n++) {
             float v = add_warps(acc[0][n], acc[1][n], red);
@@ -188,20 +190,107 @@ template <ds_mat_type T, int NT> static __global__ void __launch_bounds__(PRODUC
     }
 }
 
+/* Many rows an expert: the tiles of a warp are W1 and W3 for the same 16 hidden values, or 32 outputs of W2. */
+template <ds_mat_type T, int NT>
+static __global__ void __launch_bounds__(PRODUCT_THREADS) wide_hidden_kernel(const __grid_constant__ args j)
+{
+    extern __shared__ __align__(16) unsigned char shared[];
+    uint32_t i = blockIdx.y;
+
+    if (i >= *j.s.n_active)
+        return;
+    const ds_cuda_expert *m = j.w + j.s.expert[i];
+    weight w[2] = { { m->w[0], m->scale[0], j.a.d, j.a.inner }, { m->w[1], m->scale[1], j.a.d, j.a.inner } };
+    uint64_t o = (blockIdx.x * WARPS + threadIdx.x / 32) * (uint64_t)TILE, o0[2] = { o, o };
+    uint32_t end = j.s.first[i + 1];
+
+    for (uint32_t p0 = j.s.first[i]; p0 < end; p0 += NT * 8) {
+        float gu[2][NT][4];
+        product_wide<T, 2, NT>(
+            gu, w, o0, [&](uint32_t r) { return j.x + (size_t)(j.s.order[min(p0 + r, end - 1)] / j.a.k) * j.a.d; }, shared);
+#pragma unroll
+        for (int n = 0; n < NT; n++)
+#pragma unroll
+            for (int k = 0; k < 4; k++) {
+                uint32_t p = p0 + n * 8 + row_of(k), at = (uint32_t)o + out_of(k);
+                if (p < end && at < j.a.inner) {
+                    float gate = bound_gate(rounded(true, gu[0][n][k]), j.a.limit), up = bound_up(rounded(true, gu[1][n][k]), j.a.limit);
+                    j.h[(size_t)p * j.a.inner + place_of(j.t2, at)] = (uint16_t)bf16_bits(j.a.w[j.s.order[p]] * silu(gate) * up);
+                }
+            }
+    }
+}
+
+template <ds_mat_type T, int NT>
+static __global__ void __launch_bounds__(PRODUCT_THREADS) wide_output_kernel(const __grid_constant__ args j)
+{
+    extern __shared__ __align__(16) unsigned char shared[];
+    uint32_t i = blockIdx.y;
+
+    if (i >= *j.s.n_active)
+        return;
+    const ds_cuda_expert *m = j.w + j.s.expert[i];
+    weight one = { m->w[2], m->scale[2], j.a.inner, j.a.d }, w[2] = { one, one };
+    uint64_t o = (blockIdx.x * WARPS + threadIdx.x / 32) * (uint64_t)PAIR, o0[2] = { o, o + TILE };
+    uint32_t end = j.s.first[i + 1];
+
+    for (uint32_t p0 = j.s.first[i]; p0 < end; p0 += NT * 8) {
+        float y[2][NT][4];
+        product_wide<T, 2, NT>(
+            y, w, o0, [&](uint32_t r) { return j.h + (size_t)min(p0 + r, end - 1) * j.a.inner; }, shared);
+#pragma unroll
+        for (int n = 0; n < NT; n++)
+#pragma unroll
+            for (int k = 0; k < 4; k++) {
+                uint32_t p = p0 + n * 8 + row_of(k);
+#pragma unroll
+                for (int t = 0; t < 2; t++) {
+                    uint64_t at = o0[t] + out_of(k);
+                    if (p < end && at < j.a.d)
+                        j.a.part[(size_t)j.s.order[p] * j.a.d + at] = rounded(true, y[t][n][k]);
+                }
+            }
+    }
+}
+
 typedef void part_kernel(args);
 
-/* By how many rows an expert may have to expect: the bits are the same with any. */
-template <ds_mat_type T> static part_kernel *hidden_for(size_t each)
+typedef struct {
+    part_kernel *f;
+    uint32_t outs, shared; /* of a block */
+} launch_of;
+
+/* By how many rows an expert has, if all have as many: the bits are the same with any. */
+template <ds_mat_type T> static launch_of hidden_for(size_t each)
 {
-    return each <= 8 ? hidden_kernel<T, 1> : (each <= 16 ? hidden_kernel<T, 2> : (each <= 32 ? hidden_kernel<T, 4> : hidden_kernel<T, 8>));
+    if (each <= 8)
+        return { hidden_kernel<T, 1>, TILE, NARROW_BYTES };
+    if (each <= 16)
+        return { wide_hidden_kernel<T, 2>, WARPS * TILE, wide<T, 2, 2>::bytes };
+    if (each <= 32)
+        return { wide_hidden_kernel<T, 4>, WARPS * TILE, wide<T, 2, 4>::bytes };
+    return { wide_hidden_kernel<T, 8>, WARPS * TILE, wide<T, 2, 8>::bytes };
 }
 
-template <ds_mat_type T> static part_kernel *output_for(size_t each)
+template <ds_mat_type T> static launch_of output_for(size_t each)
 {
-    return each <= 8 ? output_kernel<T, 1> : (each <= 16 ? output_kernel<T, 2> : (each <= 32 ? output_kernel<T, 4> : output_kernel<T, 8>));
+    if (each <= 8)
+        return { output_kernel<T, 1>, PAIR, NARROW_BYTES };
+    if (each <= 16)
+        return { wide_output_kernel<T, 2>, WARPS * PAIR, wide<T, 2, 2>::bytes };
+    if (each <= 32)
+        return { wide_output_kernel<T, 4>, WARPS * PAIR, wide<T, 2, 4>::bytes };
+    return { wide_output_kernel<T, 8>, WARPS * PAIR, wide<T, 2, 8>::bytes };
 }
 
-static part_kernel *kernel_for(ds_mat_type type, size_t each, bool output)
+static void launch(ds_exec *e, const args *j, launch_of l, uint32_t outs, unsigned active)
+{
+    if (l.shared > 48 << 10)
+        cudaFuncSetAttribute((const void *)l.f, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)l.shared);
+    l.f<<<dim3(blocks_of(outs, l.outs), active), PRODUCT_THREADS, l.shared, stream_of(e)>>>(*j);
+}
+
+static launch_of kernel_for(ds_mat_type type, size_t each, bool output)
 {
     switch (type) {
     case DS_MAT_MXFP4:
@@ -277,8 +366,8 @@ void ds_experts_part_cuda(ds_exec *e, const ds_op_experts_part *a)
         j.s.order = (uint32_t *)ds_exec_scratch(e, pairs * sizeof(uint32_t));
         sort_kernel<<<1, SORT_THREADS, a->n * sizeof(uint32_t), stream_of(e)>>>(*a, j.s);
         ds_cuda_to_bf16(e, x, a->x, a->rows, a->d, a->d, a->w1[0].type);
-        kernel_for(a->w1[0].type, each, false)<<<dim3(blocks_of(a->inner, TILE), (unsigned)active), PRODUCT_THREADS, 0, stream_of(e)>>>(j);
-        kernel_for(j.t2, each, true)<<<dim3(blocks_of(a->d, PAIR), (unsigned)active), PRODUCT_THREADS, 0, stream_of(e)>>>(j);
+        launch(e, &j, kernel_for(a->w1[0].type, each, false), a->inner, (unsigned)active);
+        launch(e, &j, kernel_for(j.t2, each, true), a->d, (unsigned)active);
     } else {
         plain_args j = { *a, table, a->w1[0].type, a->w3[0].type, a->w2[0].type, NULL, e->bf16 };
         unsigned y = pairs < 32768 ? (unsigned)pairs : 32768, z = blocks_of(pairs, y);

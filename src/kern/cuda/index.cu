@@ -24,13 +24,6 @@ static __device__ __forceinline__ uint32_t four(uint32_t w)
     return (__byte_perm(0x03020100u, 0x0c080604u, at) & ~minus) | (__byte_perm(0xfdfeff00u, 0xf4f8fafcu, at) & minus);
 }
 
-static __device__ __forceinline__ uint32_t bytes4(const uint8_t *p)
-{
-    if (((uintptr_t)p & 3) == 0)
-        return *(const uint32_t *)p;
-    return p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
-}
-
 /* Larger score, larger key; 0 is left for what can't be chosen. -0 is +0, NaN has been made -inf. */
 static __device__ __forceinline__ uint32_t key_of(float score)
 {

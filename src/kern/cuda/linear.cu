@@ -33,8 +33,10 @@ static __device__ __forceinline__ void put(const ds_op_linear &a, bool bf16, siz
     *y = a.round ? rounded(bf16, v) : v;
 }
 
-template <ds_mat_type T, int NT> static __global__ void __launch_bounds__(PRODUCT_THREADS) linear_kernel(const __grid_constant__ args j)
+template <ds_mat_type T, int NT>
+static __global__ void __launch_bounds__(PRODUCT_THREADS, NT == 8 ? 1 : 2) linear_kernel(const __grid_constant__ args j)
 {
+    extern __shared__ __align__(16) unsigned char shared[];
     __shared__ float red[WARPS][PAIR][8];
     uint64_t per_group = j.w.out / j.a.groups;
     uint32_t group = blockIdx.x / j.tiles, g = threadIdx.x % 32 / 4;
@@ -48,7 +50,7 @@ template <ds_mat_type T, int NT> static __global__ void __launch_bounds__(PRODUC
 #pragma unroll
     for (int n = 0; n < NT; n++)
         x[n] = j.x + min(r0 + n * 8 + g, j.a.rows - 1) * j.a.groups * j.w.in + (size_t)group * j.w.in;
-    product<T, NT>(acc, w, o0, x);
+    product<T, NT>(acc, w, o0, x, shared);
 #pragma unroll
     for (int n = 0; n < NT; n++) {
         float v = add_warps(acc[0][n], acc[1][n], red);
@@ -59,18 +61,48 @@ template <ds_mat_type T, int NT> static __global__ void __launch_bounds__(PRODUC
     }
 }
 
+/* Many rows: a block has 128 outputs and 64 rows. */
+template <ds_mat_type T> static __global__ void __launch_bounds__(PRODUCT_THREADS, 2) wide_kernel(const __grid_constant__ args j)
+{
+    extern __shared__ __align__(16) unsigned char shared[];
+    uint64_t per_group = j.w.out / j.a.groups;
+    uint32_t tiles = (j.tiles * PAIR + WARPS * TILE - 1) / (WARPS * TILE), group = blockIdx.x / tiles;
+    uint64_t o0[1] = { group * per_group + (blockIdx.x % tiles * WARPS + threadIdx.x / 32) * (uint64_t)TILE },
+             end = (group + 1) * per_group;
+    size_t r0 = (size_t)blockIdx.y * 64;
+    float y[1][8][4];
+
+    product_wide<T, 1, 8>(
+        y, &j.w, o0, [&](uint32_t i) { return j.x + min(r0 + i, j.a.rows - 1) * j.a.groups * j.w.in + (size_t)group * j.w.in; }, shared);
+#pragma unroll
+    for (int n = 0; n < 8; n++)
+#pragma unroll
+        for (int k = 0; k < 4; k++) {
+            size_t r = r0 + n * 8 + row_of(k);
+            uint64_t o = o0[0] + out_of(k);
+            if (r < j.a.rows && o < end)
+                put(j.a, j.bf16, r, o, y[0][n][k]);
+        }
+}
+
+typedef void narrow_kernel(args);
+
+/* The kernels give the same bits. */
 template <ds_mat_type T> static void launch(ds_exec *e, const args *j)
 {
-    unsigned x = j->tiles * j->a.groups;
+    unsigned x = j->tiles * j->a.groups, wide_x = blocks_of((size_t)j->tiles * PAIR, WARPS * TILE) * j->a.groups;
     size_t rows = j->a.rows;
-    if (rows <= 8)
-        linear_kernel<T, 1><<<dim3(x, 1), PRODUCT_THREADS, 0, stream_of(e)>>>(*j);
-    else if (rows <= 16)
-        linear_kernel<T, 2><<<dim3(x, 1), PRODUCT_THREADS, 0, stream_of(e)>>>(*j);
-    else if (rows <= 32)
-        linear_kernel<T, 4><<<dim3(x, 1), PRODUCT_THREADS, 0, stream_of(e)>>>(*j);
-    else
-        linear_kernel<T, 8><<<dim3(x, blocks_of(rows, 64)), PRODUCT_THREADS, 0, stream_of(e)>>>(*j);
+    if (rows <= (T == DS_MAT_FP8_32X32 ? 511 : 128)) { /* as measured */
+        narrow_kernel *f = rows <= 8    ? linear_kernel<T, 1>
+                           : rows <= 16 ? linear_kernel<T, 2>
+                           : rows <= 32 ? linear_kernel<T, 4>
+                                        : linear_kernel<T, 8>;
+        cudaFuncSetAttribute((const void *)f, cudaFuncAttributeMaxDynamicSharedMemorySize, NARROW_BYTES);
+        f<<<dim3(x, blocks_of(rows, 64)), PRODUCT_THREADS, NARROW_BYTES, stream_of(e)>>>(*j);
+    } else {
+        cudaFuncSetAttribute((const void *)wide_kernel<T>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)wide<T, 1, 8>::bytes);
+        wide_kernel<T><<<dim3(wide_x, blocks_of(rows, 64)), PRODUCT_THREADS, wide<T, 1, 8>::bytes, stream_of(e)>>>(*j);
+    }
 }
 
 /* ---- everything else ---- */
