@@ -9,13 +9,15 @@
 #include "base/json.h"
 #include "cli/gen.h"
 #include "cli/input.h"
+#include "cli/term.h"
+#include "cli/wrap.h"
 #include "reply/parser.h"
 
 typedef struct {
     ds_cli_gen_opts g;
-    const char *system;
+    const char *system, *history;
     int think;
-    bool show_thinking, echo;
+    bool show_thinking, echo, rates;
 } options;
 
 static const ds_opt table[] = {
@@ -33,6 +35,15 @@ static const ds_opt table[] = {
       .offset = offsetof(options, show_thinking),
       .def = "true",
       .help = "print the reasoning, dimmed" },
+    { .name = "rates",
+      .type = DS_OPT_FLAG,
+      .offset = offsetof(options, rates),
+      .help = "print tokens and speed after each answer; /rates does it once" },
+    { .name = "history",
+      .type = DS_OPT_STR,
+      .offset = offsetof(options, history),
+      .arg = "FILE",
+      .help = "keep what is typed here for the next time; without it until the end" },
     { .name = "echo",
       .type = DS_OPT_FLAG,
       .offset = offsetof(options, echo),
@@ -42,9 +53,12 @@ static const ds_opt table[] = {
 
 static const ds_opt_cmd command = {
     .command = "deepserve chat",
-    .summary =
-        "Talks with a model. Ctrl-C stops an answer, Ctrl-D ends. /new starts over, /undo takes the last turn back, /help lists all.\n"
-        "Without a terminal each line of standard input is a turn and the answers are printed.",
+    .summary = "Talks with a model. Lines can be edited, and the arrow keys bring back earlier ones. Ctrl-C stops an answer, twice at the "
+               "prompt it ends, as\n"
+               "Ctrl-D does. A line that ends with a backslash goes on in the next one, and a message of several lines can stand between "
+               "two lines of \"\"\".\n"
+               "/new starts over, /undo takes the last turn back, /help lists all.\n"
+               "Without a terminal each line of standard input is a turn and the answers are printed.",
     .usage = "--model DIR [options]",
     .example = "deepserve chat --model models/demo --temperature 0.7",
     .opts = table,
@@ -58,7 +72,11 @@ typedef struct {
     size_t before;   /* length of `messages` before the last turn, for /undo */
     uint64_t turn;
     bool tty;
-    /* the answer in work */
+    ds_term *term; /* NULL without a terminal */
+    ds_wrap wrap;
+    bool interrupted; /* Ctrl-C was the last thing typed */
+    /* the answer in work, and the last one's figures */
+    size_t n_prompt;
     ds_parser *parser;
     ds_decoder dec;
     char *room;
@@ -100,6 +118,16 @@ static ds_rc make_request(const chat *c, ds_request **out, ds_err *err)
     return rc;
 }
 
+static void end_thinking(chat *c, const char *lines)
+{
+    if (c->tty) {
+        ds_wrap_end(&c->wrap);
+        fputs("\033[0m", stdout);
+    }
+    fputs(lines, stdout);
+    c->thinking_shown = false;
+}
+
 static void take_event(void *ctx, const ds_parse_event *ev)
 {
     chat *c = ctx;
@@ -114,9 +142,12 @@ static void take_event(void *ctx, const ds_parse_event *ev)
     } else if (ev->kind == DS_PARSE_CONTENT) {
         ds_buf_put(&c->content, ev->bytes, ev->n);
         if (c->thinking_shown)
-            fputs(c->tty ? "\033[0m\n\n" : "\n\n", stdout);
-        c->thinking_shown = false;
+            end_thinking(c, "\n\n");
     } else {
+        return;
+    }
+    if (c->tty) {
+        ds_wrap_put(&c->wrap, ev->bytes, ev->n);
         return;
     }
     fwrite(ev->bytes, 1, ev->n, stdout);
@@ -159,14 +190,19 @@ static ds_rc make_parser(chat *c, const ds_request_info_data *info, ds_err *err)
     return ds_parser_create(&c->parser, &po, err);
 }
 
-static void print_figures(const chat *c, size_t n_prompt)
+static void print_figures(const chat *c)
 {
-    const char *how = c->cut ? "(stopped) " : (c->end.end.reason == DS_ENDED_LENGTH ? "(cut at its limit) " : "");
     uint32_t n = c->end.end.n_tokens;
 
-    fprintf(stderr, "\033[2m%s%zu tokens, %u of them cached, first answer after %.0f ms; %u new, %.0f/s\033[0m\n", how, n_prompt, c->start,
-            (double)c->end.end.prefill_us / 1e3, n,
-            n > 1 && c->end.end.decode_us ? (double)(n - 1) * 1e6 / (double)c->end.end.decode_us : 0.0);
+    if (!c->n_prompt) {
+        fputs("there is no answer yet\n", stderr);
+        return;
+    }
+    fprintf(stderr, "\033[2m%zu tokens, %u of them cached, first answer after %.0f ms; %u new", c->n_prompt, c->start,
+            (double)c->end.end.prefill_us / 1e3, n);
+    if (n > 1 && c->end.end.decode_us)
+        fprintf(stderr, ", %.0f/s", (double)(n - 1) * 1e6 / (double)c->end.end.decode_us);
+    fputs("\033[0m\n", stderr);
 }
 
 /* Answers the conversation as it stands, printing as it goes. */
@@ -209,10 +245,17 @@ static ds_rc answer(chat *c, ds_err *err)
     }
     if (rc == DS_OK) {
         ds_parser_finish(c->parser, c->end.end.reason == DS_ENDED_LENGTH ? DS_BACKEND_LENGTH : DS_BACKEND_STOP);
-        fputs(c->thinking_shown && c->tty ? "\033[0m\n" : "\n", stdout);
+        if (c->thinking_shown)
+            end_thinking(c, "");
+        else if (c->tty)
+            ds_wrap_end(&c->wrap);
+        fputc('\n', stdout);
         fflush(stdout);
-        if (c->tty)
-            print_figures(c, ids.n);
+        c->n_prompt = ids.n;
+        if (c->tty && (c->cut || c->end.end.reason == DS_ENDED_LENGTH))
+            fprintf(stderr, "\033[2m(%s)\033[0m\n", c->cut ? "stopped" : "cut at its limit");
+        if (c->tty && c->o->rates)
+            print_figures(c);
         add_message(&c->messages, "assistant", ds_buf_str(&c->content), c->content.len);
         if (c->messages.oom || c->content.oom || c->reasoning.oom)
             rc = ds_fail(err, DS_E_NOMEM, "out of memory for the conversation");
@@ -226,14 +269,24 @@ static ds_rc answer(chat *c, ds_err *err)
 
 static void print_commands(void)
 {
-    fputs("/new    start over        /undo   take the last turn back\n/help   this list         /quit   leave (also Ctrl-D)\n"
-          "Ctrl-C stops an answer.\n",
+    fputs("/new    start over\n"
+          "/undo   take the last turn back\n"
+          "/rates  the last answer's tokens and speed\n"
+          "/help   this list\n"
+          "/quit   leave; so do Ctrl-D, and Ctrl-C twice\n"
+          "Ctrl-C stops an answer. A \\ at its end continues a line, and \"\"\"\n"
+          "begins and ends a message of several lines.\n",
           stderr);
 }
 
-/* A line that starts with a slash and is one of ours. False: it is a message. */
+/* A line that is a slash and a word, alone or in front of a space, is meant for us; in front of a slash or a point it is a path, and so a message.
+ * False: it is a message. A space in front makes one of anything. */
 static bool slash_command(chat *c, const char *line, bool *quit)
 {
+    size_t n = line[0] == '/' ? 1 + strspn(line + 1, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_-") : 0;
+
+    if (n < 2 || (line[n] != '\0' && line[n] != ' '))
+        return false;
     if (strcmp(line, "/quit") == 0 || strcmp(line, "/exit") == 0) {
         *quit = true;
     } else if (strcmp(line, "/new") == 0) {
@@ -243,46 +296,109 @@ static bool slash_command(chat *c, const char *line, bool *quit)
     } else if (strcmp(line, "/undo") == 0) {
         fputs(c->messages.len > c->before ? "the last turn is forgotten\n" : "nothing to take back\n", stderr);
         c->messages.len = c->before;
+    } else if (strcmp(line, "/rates") == 0) {
+        print_figures(c);
     } else if (strcmp(line, "/help") == 0) {
         print_commands();
     } else {
-        return false;
+        fprintf(stderr, "unknown command: %s\n/help lists them; a space in front makes a message of it\n", line);
     }
     return true;
+}
+
+typedef enum { TURN, NO_MORE, AGAIN } got_turn;
+
+static bool ends_with(const ds_buf *b, const char *end)
+{
+    size_t n = strlen(end);
+
+    return b->len >= n && memcmp(b->p + b->len - n, end, n) == 0;
+}
+
+/* A message typed in the terminal, its lines joined. AGAIN: Ctrl-C took it back. */
+static got_turn typed_turn(chat *c, ds_buf *turn, bool *quit)
+{
+    static const char marks[] = "\"\"\"";
+    ds_buf line = { 0 };
+    bool block = false, more = false, typed = false;
+    ds_term_got got;
+
+    ds_buf_clear(turn);
+    while ((got = ds_term_line(c->term, more, &line, &typed)) == DS_TERM_LINE) {
+        if (line.len)
+            ds_term_remember(c->term, ds_buf_str(&line));
+        if (!more && line.len >= 3 && memcmp(line.p, marks, 3) == 0) {
+            block = true;
+            memmove(line.p, line.p + 3, line.len - 3);
+            line.len -= 3;
+        }
+        bool closed = block && ends_with(&line, marks), on = !block && ends_with(&line, "\\");
+        if (closed)
+            line.len -= 3;
+        if (on)
+            line.len--;
+        if (turn->len && line.len + !closed)
+            ds_buf_putc(turn, '\n');
+        ds_buf_put(turn, ds_buf_str(&line), line.len);
+        more = (block && !closed) || on;
+        if (!more)
+            break;
+    }
+    ds_buf_free(&line);
+    if (got == DS_TERM_LINE) {
+        c->interrupted = false;
+        return TURN;
+    }
+    fputc('\n', stderr);
+    if (got == DS_TERM_END || ds_cli_signal() != SIGINT)
+        return NO_MORE;
+    if (c->interrupted && !typed && !more) {
+        *quit = true;
+        return NO_MORE;
+    }
+    c->interrupted = true;
+    fputs("\033[2m(Ctrl-C again leaves)\033[0m\n", stderr);
+    return AGAIN;
+}
+
+/* A turn of standard input that is no terminal: one line. */
+static got_turn piped_turn(ds_cli_input *in, ds_buf *line, ds_rc *rc, ds_err *err)
+{
+    uint64_t bytes;
+
+    if (!ds_cli_input_line(in, "standard input", line, &bytes, rc, err)) {
+        if (*rc == DS_E_CANCELED)
+            *rc = DS_OK;
+        return NO_MORE;
+    }
+    if (bytes > DS_CLI_LINE_MAX_BYTES) {
+        *rc =
+            ds_fail(err, DS_E_FORMAT, "standard input: the line has %" PRIu64 " bytes, at most %d are taken", bytes, DS_CLI_LINE_MAX_BYTES);
+        return NO_MORE;
+    }
+    if (line->len > 0 && line->p[line->len - 1] == '\r')
+        line->p[--line->len] = '\0';
+    return TURN;
 }
 
 static ds_rc talk(chat *c, ds_err *err)
 {
     ds_cli_input in = { .fd = STDIN_FILENO };
     ds_buf line = { 0 };
-    uint64_t bytes;
     bool quit = false;
     ds_rc rc = DS_OK;
 
     while (!quit && rc == DS_OK) {
         ds_err bad = { 0 };
-        if (c->tty) {
-            fputs("\033[1m> \033[0m", stderr);
-            fflush(stderr);
-        }
         ds_cli_signal_forget();
-        if (!ds_cli_input_line(&in, "standard input", &line, &bytes, &rc, err)) {
-            if (rc != DS_E_CANCELED)
-                break;
-            rc = DS_OK;
-            if (ds_cli_signal() != SIGINT || !c->tty)
-                break;
-            fputc('\n', stderr); /* Ctrl-C at the prompt: a fresh line */
-            continue;
-        }
-        if (bytes > DS_CLI_LINE_MAX_BYTES) {
-            rc = ds_fail(err, DS_E_FORMAT, "standard input: the line has %" PRIu64 " bytes, at most %d are taken", bytes,
-                         DS_CLI_LINE_MAX_BYTES);
+        got_turn got = c->tty ? typed_turn(c, &line, &quit) : piped_turn(&in, &line, &rc, err);
+        if (got == NO_MORE)
+            break;
+        if (line.oom) {
+            rc = ds_fail(err, DS_E_NOMEM, "out of memory for a message");
             break;
         }
-        if (line.len > 0 && line.p[line.len - 1] == '\r')
-            line.p[--line.len] = '\0';
-        if (line.len == 0 || (c->tty && slash_command(c, line.p, &quit)))
+        if (got == AGAIN || line.len == 0 || (c->tty && slash_command(c, ds_buf_str(&line), &quit)))
             continue;
         size_t before = c->messages.len;
         if (c->o->echo && !c->tty)
@@ -303,8 +419,6 @@ static ds_rc talk(chat *c, ds_err *err)
         if (ds_cli_signal() == SIGTERM || (ds_cli_signal() && !c->tty))
             quit = true;
     }
-    if (c->tty)
-        fputc('\n', stderr);
     ds_buf_free(&line);
     return rc;
 }
@@ -335,7 +449,13 @@ int ds_cmd_chat(int argc, char **argv)
             print_commands();
         }
         ds_cli_signals_catch();
+        rc = c.tty ? ds_term_open(&c.term, o.history, &err) : DS_OK;
+    }
+    if (rc == DS_OK) {
+        c.wrap = (ds_wrap){ .out = stdout, .columns = ds_term_columns };
         rc = talk(&c, &err);
+        ds_rc closed = ds_term_close(c.term, rc == DS_OK ? &err : NULL);
+        rc = rc == DS_OK ? closed : rc;
     }
     free(c.room);
     ds_buf_free(&c.messages);

@@ -148,7 +148,7 @@ def test_deb_says_what_it_is(deb, deepserve):
         return subprocess.run(["dpkg-deb", "-f", str(deb), name], capture_output=True, text=True, check=True).stdout.strip()
 
     assert field("Package") == "deepserve" and field("Version") == deepserve("--version").stdout.split()[-1].decode()
-    for library in ("libc6", "libssl3", "libmicrohttpd12", "libsqlite3-0", "libpcre2-8-0"):
+    for library in ("libc6", "libssl3", "libmicrohttpd12", "libsqlite3-0", "libpcre2-8-0", "libedit2"):
         assert library in field("Depends")
     assert int(field("Installed-Size")) < 100 * 1024
     listing = subprocess.run(["dpkg-deb", "-c", str(deb)], capture_output=True, text=True, check=True).stdout
