@@ -23,8 +23,17 @@ MARKDOWN = """Here is **what** you asked for, with `code`, a [link](https://exam
    - nested *item*
 
 | op | time |
-| --- | --- |
+| :-- | --: |
 | read | 12 µs |
+
+- [x] a task that is done
+- [ ] one to do
+
+It costs $5 and $6, and \\(x_1^2 \\leq \\frac{a+b}{2}\\) holds for $\\alpha$.
+
+$$
+E = mc^2
+$$
 
 ```c
 int main(void) { return 0; } /* <script>alert(1)</script> */
@@ -65,7 +74,7 @@ class Stub(http.server.ThreadingHTTPServer):
 
     def __init__(self, metrics_text=metrics):
         super().__init__(("127.0.0.1", 0), Handler)
-        self.requests, self.aborted, self.metrics_text, self.begin = [], threading.Event(), metrics_text, None
+        self.requests, self.aborted, self.metrics_text, self.begin, self.answer = [], threading.Event(), metrics_text, None, None
         self.url = f"http://127.0.0.1:{self.server_address[1]}"
         threading.Thread(target=self.serve_forever, daemon=True).start()
 
@@ -109,7 +118,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.server.requests.append((self.path, dict(body, key=self.headers.get("Authorization"))))
         last = body["messages"][-1]
         say = last["content"]
-        if say == "refuse":
+        if say == "refuse late":
+            time.sleep(1)
+        if say.startswith("refuse"):
             return self.reply(429, "application/json", b'{"error":{"message":"The queue is full.","type":"rate_limit_error"}}')
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream; charset=utf-8")
@@ -136,9 +147,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
                 self.event({"tool_calls": [{"index": 0, "function": {"arguments": piece}}]})
             self.event({"content": ""}, "tool_calls", usage=usage)
         else:
-            text = "It is 9 °C." if last["role"] == "tool" else MARKDOWN
-            for i in range(0, len(text), 9):
-                self.event({"content": text[i:i + 9]})
+            text = "It is 9 °C." if last["role"] == "tool" else self.server.answer or MARKDOWN
+            step = len(text) if self.server.answer else 9
+            for i in range(0, len(text), step):
+                self.event({"content": text[i:i + step]})
                 time.sleep(0.002)
             self.event({"content": ""}, "stop", usage=usage)
         self.wfile.write(b"data: [DONE]\n\n")

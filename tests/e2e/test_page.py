@@ -62,6 +62,68 @@ def test_answer_is_streamed_and_rendered(browser, stub):
     assert "temperature" not in sent and "max_tokens" not in sent and "thinking" not in sent
 
 
+def test_tables_tasks_and_formulas(browser, stub):
+    ask(browser, "hello")
+    assert browser.js("return [...document.querySelectorAll('.md th, .md td')].map(c => c.style.textAlign)") == ["left", "right"] * 2
+    assert browser.js("return [...document.querySelectorAll('.md li.task input')].map(c => [c.checked, c.disabled, c.getAttribute('aria-label')])") == [[True, True, "done"], [False, True, "to do"]]
+    assert browser.js("return [...document.querySelectorAll('.md .tex')].map(c => c.textContent)") == ["x12 ≤ (a+b)/2", "α", "E = mc2"]
+    assert browser.js("return [...document.querySelectorAll('.md .tex sup, .md .tex sub')].map(c => c.tagName + c.textContent)") == ["SUB1", "SUP2", "SUP2"]
+    assert "It costs $5 and $6" in browser.js("return document.querySelector('.md').innerText")
+
+
+@pytest.mark.parametrize("text, shown", [("word $a$b$ and \\\\frac{1}{2", ["a"]), ("$$\\\\left( \\\\frac{1}{x^{n+1}} \\\\right)$$", ["( 1/(xn+1) )"]), ("\\\\(\\\\unknown{x} \\\\sqrt[3]{ab}\\\\)", ["\\unknownx 3√(ab)"]),
+                                         ("$" * 300, None), ("\\\\(" * 200 + "{" * 200 + "\\\\)", None)])
+def test_formulas_of_any_kind(browser, stub, text, shown):
+    stub.answer = text.replace("\\\\", "\\")
+    ask(browser, "hello")
+    got = browser.js("return [...document.querySelectorAll('.md .tex')].map(c => c.textContent)")
+    assert shown is None or got == shown
+
+
+def test_a_rate_is_shown_only_when_it_was_measured(browser, stub):
+    ask(browser, "hello")
+    assert "a second" in browser.js("return document.querySelector('.facts').innerText")
+    stub.answer = "All at once."
+    ask(browser, "again")
+    facts = browser.js("return [...document.querySelectorAll('.facts')].at(-1).innerText")
+    assert "57 tokens" in facts and "a second" not in facts
+
+
+def test_a_reload_keeps_the_conversation(browser, stub):
+    ask(browser, "hello")
+    ask(browser, "refuse")
+    shown = browser.js("return document.querySelector('#messages').innerText")
+    browser.open(stub.url + "/")
+    browser.until("document.querySelectorAll('article').length == 4")
+    assert browser.js("return document.querySelector('#messages').innerText") == shown
+    ask(browser, "and on")
+    assert [m["content"] for m in stub.chats()[-1]["messages"] if m["role"] == "user"] == ["hello", "refuse", "and on"]
+    assert "hello" not in browser.js("return JSON.stringify(localStorage)")
+    browser.click("#clear")
+    browser.open(stub.url + "/")
+    browser.until("document.querySelector('#model').options.length == 2")
+    assert browser.js("return document.querySelectorAll('article').length") == 0
+
+
+def test_an_answer_that_a_reload_ends_says_so(browser, stub):
+    browser.type("#prompt", "long" + ENTER)
+    browser.until("document.querySelector('.md').innerText.includes('word9')")
+    browser.open(stub.url + "/")
+    browser.until("document.querySelector('article.assistant .note')")
+    assert browser.js("return document.querySelector('article.assistant .note').innerText") == "Stopped."
+    assert browser.js("return document.querySelector('.md').innerText").startswith("word0 word1")
+    assert stub.aborted.wait(60)
+
+
+def test_an_error_comes_into_view(browser, stub):
+    for _ in range(3):
+        ask(browser, "hello")
+    browser.type("#prompt", "refuse late" + ENTER)
+    browser.js("document.querySelector('#log').scrollTop = 0")
+    browser.until("document.querySelector('.error:not([hidden])')")
+    browser.until("(() => { const e = document.querySelector('.error:not([hidden])').getBoundingClientRect(), l = document.querySelector('#log').getBoundingClientRect(); return e.top >= l.top - 1 && e.bottom <= l.bottom + 1; })()", seconds=10)
+
+
 def test_nothing_leaves_the_server(browser, stub):
     ask(browser, "hello")
     browser.click("#tab-engine")
