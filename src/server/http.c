@@ -726,6 +726,7 @@ static void on_connection(void *cls, struct MHD_Connection *m, void **context, e
         s->m.connections_total++;
         if (!l->is_unix)
             setsockopt(c->fd, IPPROTO_TCP, TCP_NODELAY, &(int){ 1 }, sizeof(int));
+        ds_conn_bound_buffer(c);
         epoll_ctl(s->epoll_fd, EPOLL_CTL_ADD, c->fd,
                   &(struct epoll_event){ .events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, .data.ptr = c });
         *context = c;
@@ -787,18 +788,15 @@ static void sweep_conn(ds_server *s, ds_conn *c, uint64_t now)
     } else if (!x->complete) {
         if (past(now, x->upload_us, s->o.body_ms))
             ds_http_kill(c);
-    } else if (x->replied && x->stream) {
-        if (ds_outq_bytes(&x->out) && past(now, x->take_us, s->o.stall_ms)) {
+    } else if (x->replied) {
+        bool waits = x->stream ? ds_outq_bytes(&x->out) > 0 : x->reply.len > 0;
+        if ((waits && past(now, x->take_us, s->o.stall_ms)) || past(now, ds_conn_unread_since(c, now), s->o.stall_ms)) {
             s->m.stalled++;
             x->why = "client stalled";
             ds_http_kill(c);
-        } else if (!x->finished && past(now, x->put_us, s->o.keepalive_ms)) {
+        } else if (x->stream && !x->finished && past(now, x->put_us, s->o.keepalive_ms)) {
             stream_comment(x, now);
         }
-    } else if (x->replied && x->reply.len && past(now, x->take_us, s->o.stall_ms)) {
-        s->m.stalled++;
-        x->why = "client stalled";
-        ds_http_kill(c);
     }
 }
 

@@ -50,7 +50,13 @@ struct ds_conn {
     bool dead;         /* shut down by us: close as soon as the library looks */
     uint64_t since_us; /* begin of what is being waited for: idle time, or the head */
     bool in_head;
+    uint64_t acked, acked_us; /* bytes that the client's kernel had at the last look; since when no more, although there are */
 };
+
+/* unread.c */
+void ds_conn_bound_buffer(const ds_conn *c);
+/* Since when bytes wait in the kernel of which the client took none; now when it takes or nothing waits. Two system calls: for the sweep. */
+uint64_t ds_conn_unread_since(ds_conn *c, uint64_t now_us);
 
 /* ---- one request and its response [loop] ---- */
 

@@ -3,6 +3,8 @@ import json
 import os
 import signal
 import socket
+import ssl
+import subprocess
 import time
 
 import pytest
@@ -318,6 +320,44 @@ def test_stalled_reader(program, model, folder):
         assert s.wait_metric("client_stalled_total", 1) == 1
         assert wait_idle(s)
         slow.close()
+
+
+@pytest.mark.parametrize("tls", [False, True])
+def test_a_reader_that_stops_while_the_kernel_takes_more(program, model, folder, tls, tmp_path):
+    """Little is written, so that no buffer of the server is ever full: what counts is that the client's kernel acknowledges nothing more."""
+    more = ()
+    if tls:
+        subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", tmp_path / "k.pem", "-out", tmp_path / "c.pem", "-days", "2", "-subj", "/CN=localhost"], check=True, capture_output=True)
+        more = ("--tls-cert", tmp_path / "c.pem", "--tls-key", tmp_path / "k.pem")
+    with Server(program, model, "--client-stall-timeout", "1s", *more, replay=LONG, folder=folder, step=2000) as s:
+        slow = socket.socket()
+        slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)  # before it connects: the window is small from the start
+        slow.connect((s.host, s.port))
+        if tls:
+            context = ssl.create_default_context()
+            context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+            slow = context.wrap_socket(slow)
+        begin = time.monotonic()
+        slow.sendall(post(body=json.dumps({**CHAT, "stream": True, "max_tokens": 3900}).encode()))
+        wait(lambda: any("client stalled" in line for line in s.log), 30)
+        took = time.monotonic() - begin
+        assert 1 < took < 5, took
+        slow.close()
+
+
+def test_a_slow_reader_is_no_stalled_one(program, model, folder):
+    with Server(program, model, "--client-stall-timeout", "1s", replay=LONG, folder=folder, step=200) as s:
+        slow = socket.socket()
+        slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        slow.connect((s.host, s.port))
+        slow.settimeout(PATIENCE)
+        slow.sendall(post("Connection: close", body=json.dumps({**CHAT, "stream": True, "max_tokens": 400}).encode()))
+        out = b""
+        while piece := slow.recv(2048):
+            out += piece
+            time.sleep(0.03)
+        assert out.rstrip().endswith(b"[DONE]\r\n\r\n0") or b"[DONE]" in out[-100:]
+        assert s.metrics()["client_stalled_total"] == 0
 
 
 def test_clocks(program, model, folder):
