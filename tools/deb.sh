@@ -17,7 +17,7 @@ done
 stage=$(mktemp -d)
 trap 'rm -rf "$stage"' EXIT
 tree=$stage/tree
-mkdir -p "$tree/DEBIAN" "$tree/etc/default" "$tree/etc/deepserve" "$stage/debian"
+mkdir -p "$tree/DEBIAN" "$tree/etc/default" "$tree/etc/deepserve" "$tree/var/lib/deepserve" "$stage/debian"
 DESTDIR=$stage/as-built meson install -C "$build" --no-rebuild --quiet --strip
 of() { meson introspect "$build" "$1" | python3 -c "import json, sys; x = json.load(sys.stdin); print($2)"; }
 prefix=$(of --buildoptions 'next(o["value"] for o in x if o["name"] == "prefix")')
