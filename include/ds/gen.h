@@ -85,9 +85,11 @@ typedef struct {
     const size_t *stop_bytes; /* lengths, each 1..256; NULL: they are NUL-terminated */
     size_t n_stop;            /* <= 16 */
     bool logprobs;
-    uint32_t n_top;             /* 0..20 */
-    uint32_t priority;          /* 0 = first served .. 7 */
-    uint64_t deadline_us;       /* from now; 0 = none. Then the request ends with DS_ENDED_DEADLINE */
+    uint32_t n_top;        /* 0..20 */
+    bool prompt_logprobs;  /* of the prompt's own tokens: DS_EV_PROMPT. Its rows go through all layers; no cached prefix is used or left */
+    uint32_t n_prompt_top; /* 0..20 */
+    uint32_t priority;     /* 0 = first served .. 7 */
+    uint64_t deadline_us;  /* from now; 0 = none. Then the request ends with DS_ENDED_DEADLINE */
     const char *cache_domain;   /* requests share cached prefixes only within a domain; NULL = the common one */
     const char *cache_salt;     /* the same, chosen by the client; NULL = none */
     bool no_cache;              /* neither use nor leave cached prefixes */
@@ -105,6 +107,7 @@ typedef enum {
     DS_EV_START, /* a sample's prompt is being computed: n_prompt, cached, replayed */
     DS_EV_TOKEN,
     DS_EV_END,
+    DS_EV_PROMPT, /* sample 0, prompt_logprobs: what `token` says of each position of the prompt from 1 on, in order, before its first token */
 } ds_event_kind;
 
 typedef enum {
@@ -138,9 +141,10 @@ typedef struct {
         } start;
         struct {
             int32_t id;
-            uint32_t index;      /* 0, 1, 2, … */
+            uint32_t index;      /* 0, 1, 2, …; PROMPT: the position */
             uint32_t held_bytes; /* trailing bytes of the text so far that a stop string may still swallow */
-            float logprob;       /* natural logarithm, of the raw logits; 0 when none were asked for */
+            float logprob;       /* natural logarithm, of the raw logits; 0 when none were asked for; NaN inside an image */
+            uint32_t rank;       /* PROMPT: 1 = no other token was more likely */
             uint32_t n_top;
             uint64_t readable_us;   /* on the generator's clock: since when this, or an older token read with it, could be read */
             ds_gen_logprob top[20]; /* best first; id -1: the vocabulary is smaller */

@@ -205,8 +205,10 @@ typedef struct { /* NaN or -1 = not given, unless said otherwise */
     int64_t seed;
     uint32_t n; /* 1 */
     bool logprobs;
-    uint32_t top_logprobs; /* 0..20 */
-    bool ignore_eos;       /* servers' extension */
+    uint32_t top_logprobs;        /* 0..20 */
+    bool prompt_logprobs;         /* vLLM's: of the prompt's own tokens */
+    uint32_t prompt_top_logprobs; /* 0..20 */
+    bool ignore_eos;              /* servers' extension */
     uint32_t min_tokens;
     uint32_t n_logit_bias;
     const ds_logit_bias *logit_bias;
@@ -217,7 +219,7 @@ typedef struct {
     ds_recipe_opts opts; /* the options it was parsed with */
     ds_str model;
     ds_sampling sampling;
-    uint32_t max_tokens; /* output limit; the default when the client gave none */
+    uint32_t max_tokens; /* output limit; the default when the client gave none. 0: completions that only want their prompt */
     bool has_max_tokens; /* the client gave it */
     uint32_t n_stop;
     const ds_str *stop; /* none empty */

@@ -9,7 +9,7 @@ from ._lib import CPicture, Err, ImageRule, p, size, text, u8, u32, u64
 
 NAME = "libdeepserve.so"
 i32 = C.c_int32
-START, TOKEN, END = range(3)
+START, TOKEN, END, PROMPT = range(4)
 STOP_ID, STOP_STRING, LENGTH, CANCELED, DEADLINE, FAILED, LOST = range(7)
 AGAIN = -5
 DRAFTS_AUTO = -1
@@ -36,7 +36,7 @@ class EngineImage(C.Structure):
 class EngineRequest(C.Structure):
     _fields_ = [("prompt", C.POINTER(i32)), ("n_prompt", u32), ("max_tokens", u32), ("min_tokens", u32), ("n", u32), ("sampling", Sampling), ("bias", C.POINTER(Bias)),
                 ("n_bias", size), ("stop_ids", C.POINTER(i32)), ("n_stop_ids", size), ("stop", C.POINTER(text)), ("stop_bytes", C.POINTER(size)),
-                ("n_stop", size), ("logprobs", C.c_bool), ("n_top", u32), ("priority", u32), ("deadline_us", u64), ("cache_domain", text),
+                ("n_stop", size), ("logprobs", C.c_bool), ("n_top", u32), ("prompt_logprobs", C.c_bool), ("n_prompt_top", u32), ("priority", u32), ("deadline_us", u64), ("cache_domain", text),
                 ("cache_salt", text), ("no_cache", C.c_bool), ("reproducible", C.c_bool), ("images", p), ("n_images", size), ("grammar", p), ("cookie", u64), ("tag", u64)]
 
 
@@ -49,7 +49,7 @@ class Start(C.Structure):
 
 
 class Token(C.Structure):
-    _fields_ = [("id", i32), ("index", u32), ("held_bytes", u32), ("logprob", C.c_float), ("n_top", u32), ("readable_us", u64),
+    _fields_ = [("id", i32), ("index", u32), ("held_bytes", u32), ("logprob", C.c_float), ("rank", u32), ("n_top", u32), ("readable_us", u64),
                 ("top", EngineLogprob * 20)]
 
 

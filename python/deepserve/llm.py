@@ -1,6 +1,7 @@
 """Generation in this process: LLM(model).generate(prompts, SamplingParams(...)), in the shape that users of vLLM know (ds/llm.h, ds/engine.h)."""
 import ctypes as C
 import dataclasses
+import math
 import numbers
 import os
 import pathlib
@@ -22,7 +23,7 @@ DTYPES = {"float32": False, "bfloat16": True}
 class SamplingParams:
     """How to draw. seed None: another text every time. top_k 0 or -1: off. max_tokens None: to the end of the context. min_tokens: no id
     that ends a text before. logprobs N: of every token, and of
-    the N most likely ones (at most 20). The model's own end-of-text ids always end a text, unless ignore_eos."""
+    the N most likely ones (at most 20); prompt_logprobs N: of every token of the prompt likewise. The model's own end-of-text ids always end a text, unless ignore_eos."""
     n: int = 1
     temperature: float = 1.0
     top_p: float = 1.0
@@ -39,6 +40,7 @@ class SamplingParams:
     repetition_penalty: float = 1.0
     logprobs: Optional[int] = None
     logit_bias: Optional[Dict[int, float]] = None
+    prompt_logprobs: Optional[int] = None
 
 
 @dataclasses.dataclass
@@ -68,6 +70,7 @@ class RequestOutput:
     prompt_token_ids: List[int]
     outputs: List[CompletionOutput]
     finished: bool = False
+    prompt_logprobs: Optional[List[Optional[Dict[int, Logprob]]]] = None  # None for the first token, and inside pictures
     num_cached_tokens: int = 0
 
 
@@ -118,6 +121,8 @@ class _Job:
         self.output = RequestOutput(str(index), prompt, ids, [CompletionOutput(k) for k in range(n)])
         self.stops = _stops(params.stop)
         self.decoders, self.pieces = [llm.tokenizer.decoder() for _ in range(n)], [[] for _ in range(n)]
+        if params.prompt_logprobs is not None:
+            self.output.prompt_logprobs = [None]
         for o in self.output.outputs if params.logprobs is not None else []:
             o.cumulative_logprob, o.logprobs = 0.0, []
         self.request = self._request(llm, ids, params, n)
@@ -141,6 +146,7 @@ class _Job:
         q.prompt, q.stop_ids = (C.c_int32 * len(ids))(*map(int, ids)), (C.c_int32 * len(end))(*end)
         q.bias, q.stop, q.stop_bytes = (E.Bias * len(bias))(*bias), (C.c_char_p * len(texts))(*texts), (C.c_size_t * len(texts))(*map(len, texts))
         q.reproducible = params.seed is not None or params.temperature == 0 or params.logprobs is not None
+        q.prompt_logprobs, q.n_prompt_top = params.prompt_logprobs is not None, _u(params.prompt_logprobs or 0, "prompt_logprobs", 32)
         q.logprobs, q.n_top = params.logprobs is not None, _u(params.logprobs or 0, "logprobs", 32)
         if self.images:
             q.images, q.n_images = C.cast(self.images[0], C.c_void_p), len(self.images[0])
@@ -148,15 +154,21 @@ class _Job:
             raise Error(-2, "n: expected at least 1, got 0")
         return q
 
+    @staticmethod
+    def _ranked(llm, t, rank):
+        top = {x.id: Logprob(x.logprob, at, llm._spelling(x.id)) for at, x in enumerate(t.top[:t.n_top], 1) if x.id >= 0}
+        return {t.id: top.pop(t.id, None) or Logprob(t.logprob, rank, llm._spelling(t.id)), **top}
+
+    def prompt_token(self, llm, t):
+        self.output.prompt_logprobs.append(None if math.isnan(t.logprob) else self._ranked(llm, t, t.rank))
+
     def token(self, llm, sample, t):
         o = self.output.outputs[sample]
         o.token_ids.append(t.id)
         self.pieces[sample].append(self.decoders[sample].push(t.id))
         if o.logprobs is None:
             return
-        top = {x.id: Logprob(x.logprob, rank, llm._spelling(x.id)) for rank, x in enumerate(t.top[:t.n_top], 1) if x.id >= 0}
-        first = top.pop(t.id, None) or Logprob(t.logprob, None, llm._spelling(t.id))
-        o.logprobs.append({t.id: first, **top})
+        o.logprobs.append(self._ranked(llm, t, None))
         o.cumulative_logprob += t.logprob
 
     def end(self, llm, sample, e):
@@ -358,6 +370,8 @@ class LLM:
                 continue
             if e.kind == E.START:
                 job.output.num_cached_tokens = e.start.cached
+            elif e.kind == E.PROMPT:
+                job.prompt_token(self, e.token)
             elif e.kind == E.TOKEN:
                 job.token(self, e.sample, e.token)
             elif job.end(self, e.sample, e.end):

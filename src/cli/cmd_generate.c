@@ -2,6 +2,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <math.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -65,6 +66,7 @@ static const ds_opt_cmd command = {
     .command = "deepserve generate",
     .summary = "Continues prompts. A line of --input may carry max_tokens, min_tokens, temperature, top_p, top_k, min_p, seed, stop, "
                "ignore_eos, n, logprobs,\n"
+               "prompt_logprobs, "
                "logit_bias and the penalties; they win over the options. Without a seed of its own line i uses --seed + i.",
     .usage = "--model DIR (--prompt TEXT | --tokens IDS | --input F.jsonl) [options]",
     .example = "deepserve generate --model models/demo --prompt 'Once upon a time' --max-tokens 64",
@@ -88,6 +90,7 @@ struct task {
     ds_cli_request q;
     sample *samples; /* [q.n] */
     uint32_t cached;
+    ds_buf prompt_logprobs;
     bool added, ended;
     ds_err err; /* why it can't be served; rc DS_OK: it can */
 };
@@ -128,12 +131,18 @@ static void show_bar(job *j, bool last)
 
 /* ---- one answer ---- */
 
-static void note_logprob(sample *s, const ds_event *ev)
+static void note_logprob(ds_buf *b, const ds_event *ev)
 {
-    ds_buf *b = &s->logprobs;
-
-    ds_buf_printf(b, "%s{\"id\":%d,\"logprob\":", b->len ? "," : "", ev->token.id);
+    if (b->len)
+        ds_buf_putc(b, ',');
+    if (isnan(ev->token.logprob)) { /* inside a picture */
+        ds_buf_puts(b, "null");
+        return;
+    }
+    ds_buf_printf(b, "{\"id\":%d,\"logprob\":", ev->token.id);
     ds_json_write_f64(b, (double)ev->token.logprob);
+    if (ev->kind == DS_EV_PROMPT)
+        ds_buf_printf(b, ",\"rank\":%u", ev->token.rank);
     ds_buf_puts(b, ",\"top\":[");
     for (uint32_t i = 0; i < ev->token.n_top && ev->token.top[i].id >= 0; i++) {
         ds_buf_printf(b, "%s{\"id\":%d,\"logprob\":", i ? "," : "", ev->token.top[i].id);
@@ -175,15 +184,20 @@ static void take_event(job *j, const ds_event *ev)
     switch (ev->kind) {
     case DS_EV_START:
         t->cached = ev->start.cached;
+        if (t->q.prompt_logprobs && ev->sample == 0) /* nothing stands in front of the first */
+            ds_buf_puts(&t->prompt_logprobs, "null");
         break;
     case DS_EV_TOKEN:
         j->new_tokens++;
         if (!take_id(s, ev->token.id))
             ds_fail(&t->err, DS_E_NOMEM, "out of memory for the answer");
         if (t->q.logprobs)
-            note_logprob(s, ev);
+            note_logprob(&s->logprobs, ev);
         ds_cli_text_push(&s->text, ev->token.id);
         show_text(j, s, ds_cli_text_safe(&s->text));
+        break;
+    case DS_EV_PROMPT:
+        note_logprob(&t->prompt_logprobs, ev);
         break;
     case DS_EV_END:
         s->completion_tokens = ev->end.completion_tokens;
@@ -191,7 +205,7 @@ static void take_event(job *j, const ds_event *ev)
         show_text(j, s, s->text.text.len);
         if (ev->end.reason == DS_ENDED_FAILED || ev->end.reason == DS_ENDED_LOST)
             ds_cli_gen_failure(ev, &t->err);
-        if (s->text.text.oom || s->logprobs.oom)
+        if (s->text.text.oom || s->logprobs.oom || t->prompt_logprobs.oom)
             ds_fail(&t->err, DS_E_NOMEM, "out of memory for the answer");
         t->ended = t->ended || ev->end.last;
         break;
@@ -207,6 +221,7 @@ static void free_task(task *t)
         free(t->samples[k].ids);
         ds_buf_free(&t->samples[k].logprobs);
     }
+    ds_buf_free(&t->prompt_logprobs);
     free(t->samples);
     ds_cli_request_fini(&t->q);
     free(t);
@@ -272,6 +287,11 @@ static void put_sample(const task *t, uint32_t k, ds_buf *b)
     if (t->q.logprobs) {
         ds_buf_puts(b, ",\"logprobs\":[");
         ds_buf_put(b, ds_buf_str(&s->logprobs), s->logprobs.len);
+        ds_buf_putc(b, ']');
+    }
+    if (t->q.prompt_logprobs) {
+        ds_buf_puts(b, ",\"prompt_logprobs\":[");
+        ds_buf_put(b, ds_buf_str(&t->prompt_logprobs), t->prompt_logprobs.len);
         ds_buf_putc(b, ']');
     }
     ds_buf_puts(b, "}\n");

@@ -188,6 +188,11 @@ static ds_rc get_logprobs(ds_cli_request *q, const ds_json *obj, ds_err *err)
         return wrong_type(v, "logprobs", "a boolean or a whole number", err);
     }
     q->n_top = q->logprobs ? (uint32_t)top : 0;
+    top = -1; /* absent */
+    if (rc == DS_OK)
+        rc = get_int(obj, "prompt_logprobs", &top, 0, MAX_TOP, err);
+    q->prompt_logprobs = top >= 0;
+    q->n_prompt_top = top >= 0 ? (uint32_t)top : 0;
     return rc;
 }
 
@@ -311,6 +316,8 @@ static ds_rc get_chat(ds_cli_request *q, ds_cli_gen *g, const char *line, size_t
     q->n = info->sampling.n;
     q->logprobs = info->sampling.logprobs;
     q->n_top = info->sampling.top_logprobs;
+    q->prompt_logprobs = info->sampling.prompt_logprobs;
+    q->n_prompt_top = info->sampling.prompt_top_logprobs;
     take(&q->sampling.temperature, info->sampling.temperature);
     take(&q->sampling.top_p, info->sampling.top_p);
     take(&q->sampling.min_p, info->sampling.min_p);
@@ -394,6 +401,8 @@ ds_gen_request ds_cli_request_engine(const ds_cli_request *q, const ds_cli_gen *
         .reproducible = true, /* every line has a seed */
         .logprobs = q->logprobs,
         .n_top = q->n_top,
+        .prompt_logprobs = q->prompt_logprobs,
+        .n_prompt_top = q->n_prompt_top,
         .images = q->images,
         .n_images = q->n_images,
     };

@@ -16,6 +16,8 @@ typedef struct {
     size_t n_bias;
     bool logprobs;
     uint32_t n_top;
+    bool prompt_logprobs;
+    uint32_t n_prompt_top;
     ds_gen_image *images; /* with embeddings of their own */
     size_t n_images;
 

@@ -397,6 +397,8 @@ static void begin_prompt(ds_eng_loop *e, ds_eng_step *st, ds_eng_sample *s, cons
     s->n_published = f->pos / DS_BLOCK_TOKENS;
     s->replay_first = false;
     s->approx = f->approx;
+    if (s->scored) /* a reader may have it by now */
+        s->dev.prompt_lp = NULL;
     if (f->kind == HIT_STATE) {
         ds_states_pin(&e->states, f->state);
         ds_eng_op(st, DS_DEV_COPY_SLOT, ds_states_slot(&e->states, f->state), s->seat);

@@ -25,6 +25,7 @@ enum {
     DS_DEV_MAX_DRAFTS = DS_GEN_MAX_DRAFTS,
     DS_DEV_MAX_TOP = 20,
     DS_DEV_LOOKBACK = 16,
+    DS_DEV_PROMPT_LOGITS = 64,
     DS_BLOCK_TOKENS = DS_KV_BLOCK_TOKENS
 };
 #define DS_DEV_NONE UINT32_MAX
@@ -55,6 +56,12 @@ typedef struct {
     bool logprobs;
     uint64_t seed;
     uint64_t cookie, tag;
+    const int32_t *prompt;
+    uint32_t n_prompt_top;
+    /* [device] what `all_logits` rows fill in, by position of the token that they predict: [n_prompt]; NULL: not wanted, or known already */
+    float *prompt_lp;
+    uint32_t *prompt_rank;
+    ds_gen_logprob *prompt_top; /* [n_prompt][n_prompt_top]; NULL: n_prompt_top is 0 */
     /* [atomic] set by the loop: rows are skipped from now on. Relaxed: only saves work */
     atomic_bool stopped;
 } ds_dev_sample;
@@ -70,8 +77,9 @@ typedef struct {
     bool decode;
 
     /* prompt rows: as in ds_seq. They replace the slot's live record */
-    bool draw;     /* the last row's logits give the next token */
-    int32_t begin; /* no draw: the token that stands behind the last row, decoding starts there; -1: more prompt rows follow */
+    bool all_logits; /* every row has logits: those of prompt positions give log-probabilities. At most DS_DEV_PROMPT_LOGITS in a step */
+    bool draw;       /* the last row's logits give the next token */
+    int32_t begin;   /* no draw: the token that stands behind the last row, decoding starts there; -1: more prompt rows follow */
     const int32_t *tokens;
     const float *const *image;
     uint32_t pos, n, tail, enc_win, store_from, dec_from, dec_win;

@@ -232,6 +232,26 @@ static void draw(cpu_dev *d, ds_dev_sample *s, const float *logits, uint32_t pos
         ds_sampler_see_output(s->sampler, token);
 }
 
+/* Log-probabilities of the prompt's tokens, each from the row in front of it. */
+static void score_prompt(const cpu_dev *d, const ds_dev_rows *r, const float *logits)
+{
+    ds_dev_sample *s = r->sample;
+    uint32_t V = d->base.vocab, top = s->n_prompt_top;
+    ds_logprob best[DS_DEV_MAX_TOP];
+
+    for (uint32_t i = 0; i < r->n && r->pos + i + 1 < s->n_prompt; i++, logits += V) {
+        uint32_t at = r->pos + i + 1, id = (uint32_t)s->prompt[at], rank = 1;
+        if (id >= V) /* inside an image */
+            continue;
+        ds_logprobs(logits, V, (int32_t)id, &s->prompt_lp[at], best, top);
+        for (uint32_t t = 0; t < V; t++)
+            rank += logits[t] > logits[id];
+        s->prompt_rank[at] = rank;
+        for (uint32_t t = 0; t < top; t++)
+            s->prompt_top[(size_t)at * top + t] = (ds_gen_logprob){ best[t].id, best[t].logprob };
+    }
+}
+
 static void draw_all(cpu_dev *d, const job *j, uint32_t member)
 {
     const ds_dev_rows *r = &d->now->rows[j->row];
@@ -240,7 +260,10 @@ static void draw_all(cpu_dev *d, const job *j, uint32_t member)
     if (!j->logits)
         return;
     if (!r->decode) {
-        draw(d, r->sample, j->logits, r->pos + r->n - 1, member, out);
+        if (r->all_logits)
+            score_prompt(d, r, j->logits);
+        if (r->draw)
+            draw(d, r->sample, j->logits + (r->all_logits ? (size_t)(r->n - 1) * d->base.vocab : 0), r->pos + r->n - 1, member, out);
         return;
     }
     for (uint32_t i = 0; i <= j->drafts; i++) {
@@ -281,7 +304,7 @@ static ds_seq rows_of(const cpu_dev *d, const job *j)
     q.store_from = r->store_from;
     q.dec_from = r->dec_from;
     q.dec_win = r->dec_win;
-    q.n_logits = r->draw;
+    q.n_logits = r->all_logits ? r->n : r->draw;
     return q;
 }
 

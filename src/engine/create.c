@@ -90,7 +90,7 @@ static ds_backend_size sizes(const ds_engine_opts *o)
         .n_tails = o->mode == DS_ENGINE_CED ? o->prefills : 0,
         .max_seqs = o->max_running,
         .max_rows = o->step_tokens + (o->drafts ? o->verify_rows : 0),
-        .max_logits = o->max_running + (o->drafts ? o->verify_rows : 0),
+        .max_logits = o->max_running + (o->drafts ? o->verify_rows : 0) + DS_DEV_PROMPT_LOGITS,
         .bf16 = o->bf16,
         .no_drafts = o->drafts == 0,
     };

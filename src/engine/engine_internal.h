@@ -73,6 +73,7 @@ typedef struct ds_eng_sample {
     bool ended, fork; /* fork: PROMPT rows of all samples of the request; they stop one token short */
     bool dirty;       /* in loop.dirty */
     bool admitted;
+    bool scored;  /* the log-probabilities of its prompt are all known */
     bool approx;  /* its bits rest on a replay, its own or that of a prefix it found */
     bool borrows; /* [const] steps in flight may use the caller's memory or callbacks: its end goes out when it is GONE */
     /* [const] */
@@ -125,6 +126,9 @@ struct ds_eng_request {
     size_t n_spans;
     const float **embedding; /* [n_prompt] by position, or NULL */
     ds_gen_grammar grammar;
+    float *prompt_lp; /* [n_prompt] and the others likewise, or NULL; filled in by the device until sample 0 is scored, then [const] */
+    uint32_t *prompt_rank;
+    ds_gen_logprob *prompt_top;
     int32_t stop_ids[MAX_STOP_IDS];
     char *stop;          /* all strings, one behind the other */
     uint16_t *stop_fail; /* failure function of each, likewise */

@@ -229,6 +229,10 @@ static void finish_rows(ds_eng_loop *e, ds_eng_step *st, uint32_t i, uint64_t no
     committed = s->dev.n_prompt + s->n_out;
     if (out->rc == DS_OK || r->decode)
         s->pos = out->pos < committed ? out->pos : committed;
+    if (s->dev.prompt_lp && !s->scored && s->pos + 1 >= s->req->n_prompt) {
+        s->scored = true;
+        ds_eng_mark(e, s);
+    }
     if (r->decode) {
         s->pos_max = s->pos;
         for (int k = 0; k < DS_DEV_DEPTH; k++)

@@ -1,6 +1,7 @@
 #include "engine/mail.h"
 
 #include <assert.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -262,12 +263,13 @@ ds_mail_waker ds_mail_publish(ds_mail *m, ds_eng_sample *const *samples, uint32_
         ds_eng_sample *s = samples[i];
         ds_eng_request *r = s->req;
         bool end = s->ended && (s->state == S_GONE || !s->borrows);
-        if ((s->admitted && !s->mail.start) || s->n_out != s->mail.out || (end && !s->mail.end))
+        if ((s->admitted && !s->mail.start) || (s->scored && !s->mail.scored) || s->n_out != s->mail.out || (end && !s->mail.end))
             push_ready(m, r);
         if (s->mail.out == s->mail.read_out)
             s->mail.unread_us = now_us;
         s->dirty = false;
         s->mail.start = s->admitted;
+        s->mail.scored = s->scored;
         s->mail.out = s->n_out;
         s->mail.end = end;
         if (r->n_gone == r->n_samples && !r->mail.all_gone) {
@@ -307,6 +309,26 @@ static void token_event(ds_event *ev, const ds_eng_sample *s, uint32_t i)
         memcpy(ev->token.top, s->top + (size_t)i * s->dev.n_top, s->dev.n_top * sizeof *s->top);
 }
 
+static void prompt_event(ds_event *ev, const ds_eng_sample *s, uint32_t pos)
+{
+    const ds_eng_request *r = s->req;
+    bool image = r->embedding && r->embedding[pos];
+
+    ev->kind = DS_EV_PROMPT;
+    ev->sample = s->index;
+    ev->request = r->id;
+    ev->cookie = r->cookie;
+    ev->token.id = r->prompt[pos];
+    ev->token.index = pos;
+    ev->token.held_bytes = 0;
+    ev->token.logprob = image ? NAN : r->prompt_lp[pos];
+    ev->token.rank = r->prompt_rank[pos];
+    ev->token.n_top = image ? 0 : s->dev.n_prompt_top;
+    ev->token.readable_us = s->mail.unread_us;
+    if (ev->token.n_top)
+        memcpy(ev->token.top, r->prompt_top + (size_t)pos * ev->token.n_top, ev->token.n_top * sizeof *r->prompt_top);
+}
+
 /* What the reader hasn't had of a sample, at most cap. */
 static size_t read_sample(ds_eng_sample *s, ds_event *ev, size_t cap)
 {
@@ -316,6 +338,8 @@ static size_t read_sample(ds_eng_sample *s, ds_event *ev, size_t cap)
         ev[n++] = s->start_event;
         s->mail.read_start = true;
     }
+    while (s->mail.scored && s->mail.read_prompt + 1 < s->req->n_prompt && n < cap)
+        prompt_event(&ev[n++], s, ++s->mail.read_prompt);
     while (s->mail.read_out < s->mail.out && n < cap)
         token_event(&ev[n++], s, s->mail.read_out++);
     if (s->mail.end && !s->mail.read_end && s->mail.read_out == s->mail.out && n < cap) {

@@ -39,8 +39,8 @@ typedef struct {
 /* The mailbox's part of a sample. */
 typedef struct {
     /* [mu] what poll sees and what it has given out */
-    bool start, end, read_start, read_end;
-    uint32_t out, read_out;
+    bool start, end, scored, read_start, read_end;
+    uint32_t out, read_out, read_prompt;
     uint64_t unread_us; /* when the oldest token was published that wasn't read */
 } ds_mail_sample;
 

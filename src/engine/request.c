@@ -67,6 +67,8 @@ static ds_rc check(const ds_engine *e, const ds_gen_request *q, ds_err *err)
         return ds_fail(err, DS_E_ARG, "priority: %u is not within 0..%d", q->priority, N_LEVELS - 1);
     if (q->n_top > DS_DEV_MAX_TOP)
         return ds_fail(err, DS_E_ARG, "top logprobs: %u is more than %d", q->n_top, DS_DEV_MAX_TOP);
+    if (q->n_prompt_top > DS_DEV_MAX_TOP)
+        return ds_fail(err, DS_E_ARG, "prompt logprobs: %u is more than %d", q->n_prompt_top, DS_DEV_MAX_TOP);
     if (q->n_stop_ids > MAX_STOP_IDS || q->n_stop > MAX_STOPS)
         return ds_fail(err, DS_E_ARG, "stop: %zu strings and %zu ids: at most %d of each", q->n_stop, q->n_stop_ids, MAX_STOPS);
     for (size_t i = 0; i < q->n_stop_ids; i++)
@@ -146,6 +148,17 @@ static bool copy_images(ds_eng_request *r, const ds_gen_request *q, uint32_t hid
     return true;
 }
 
+static bool take_scores(ds_eng_request *r, const ds_gen_request *q)
+{
+    if (!q->prompt_logprobs)
+        return true;
+    r->prompt_lp = calloc(r->n_prompt, sizeof *r->prompt_lp);
+    r->prompt_rank = calloc(r->n_prompt, sizeof *r->prompt_rank);
+    if (q->n_prompt_top)
+        r->prompt_top = calloc(r->n_prompt, q->n_prompt_top * sizeof *r->prompt_top);
+    return r->prompt_lp && r->prompt_rank && (r->prompt_top || !q->n_prompt_top);
+}
+
 /* Ids at image positions are nobody's words. */
 static void see_prompt(ds_sampler *sampler, const ds_eng_request *r)
 {
@@ -176,10 +189,15 @@ static ds_rc make_sample(ds_eng_sample *s, const ds_engine *e, ds_eng_request *r
                               .limit = r->n_prompt + longest,
                               .n_top = q->logprobs ? q->n_top : 0,
                               .logprobs = q->logprobs,
+                              .prompt = r->prompt,
+                              .n_prompt_top = q->prompt_logprobs ? q->n_prompt_top : 0,
+                              .prompt_lp = index == 0 ? r->prompt_lp : NULL,
+                              .prompt_rank = r->prompt_rank,
+                              .prompt_top = r->prompt_top,
                               .seed = so.seed,
                               .cookie = q->cookie,
                               .tag = q->tag };
-    if (e->o.mode == DS_ENGINE_CED)
+    if (e->o.mode == DS_ENGINE_CED && !q->prompt_logprobs)
         s->dev.dec_start = r->n_prompt > window ? r->n_prompt - window : 0;
     s->blocks = calloc(s->cap_blocks, sizeof *s->blocks);
     s->keys = calloc(s->cap_blocks, sizeof *s->keys);
@@ -237,7 +255,7 @@ ds_rc ds_eng_request_create(ds_eng_request **out, const ds_engine *e, const ds_g
     r->cookie = q->cookie;
     r->n_prompt = q->n_prompt;
     r->n_samples = q->n ? q->n : 1;
-    r->no_cache = q->no_cache || e->o.no_prefix_cache;
+    r->no_cache = q->no_cache || q->prompt_logprobs || e->o.no_prefix_cache;
     r->reproducible = q->reproducible;
     r->level = q->priority;
     r->added_us = ds_eng_now_us(&e->o);
@@ -248,7 +266,7 @@ ds_rc ds_eng_request_create(ds_eng_request **out, const ds_engine *e, const ds_g
         memcpy(r->stop_ids, q->stop_ids, q->n_stop_ids * sizeof *r->stop_ids);
     r->prompt = malloc(q->n_prompt * sizeof *r->prompt);
     r->samples = ds_calloc_aligned(r->n_samples, sizeof *r->samples);
-    if (!r->prompt || !r->samples || !copy_stops(r, q) || !copy_images(r, q, e->hidden)) {
+    if (!r->prompt || !r->samples || !copy_stops(r, q) || !copy_images(r, q, e->hidden) || !take_scores(r, q)) {
         ds_eng_request_free(r);
         return ds_fail(err, DS_E_NOMEM, "engine: out of memory for a request of %u tokens", q->n_prompt);
     }
@@ -290,6 +308,9 @@ void ds_eng_request_free(ds_eng_request *r)
     free(r->prompt);
     free(r->spans);
     free(r->embedding);
+    free(r->prompt_lp);
+    free(r->prompt_rank);
+    free(r->prompt_top);
     free(r->stop);
     free(r->stop_fail);
     free(r);

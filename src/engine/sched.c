@@ -148,6 +148,12 @@ static void tokens_before(const ds_eng_loop *e, const ds_eng_sample *s, ds_dev_r
     }
 }
 
+/* Rows of a prompt whose own log-probabilities are wanted. */
+static bool wants_all_logits(const ds_eng_sample *s)
+{
+    return s->dev.prompt_lp && s->pos_max < s->req->n_prompt;
+}
+
 static void prompt_rows(ds_eng_loop *e, ds_eng_step *st, ds_eng_sample *s, uint32_t n)
 {
     const ds_eng_request *q = s->req;
@@ -170,7 +176,8 @@ static void prompt_rows(ds_eng_loop *e, ds_eng_step *st, ds_eng_sample *s, uint3
     r->enc_win = s->enc_win;
     r->store_from = s->store_from;
     r->dec_from = pos;
-    if (e->o->mode == DS_ENGINE_CED && pos < prompt) {
+    r->all_logits = wants_all_logits(s);
+    if (e->o->mode == DS_ENGINE_CED && pos < prompt && !q->prompt_lp) {
         bool final = end == (s->goal < prompt ? s->goal : prompt);
         r->tail = s->tail;
         r->dec_from = !final ? end : s->dev.dec_start < end ? s->dev.dec_start : end;
@@ -193,7 +200,7 @@ static void prompt_rows(ds_eng_loop *e, ds_eng_step *st, ds_eng_sample *s, uint3
 static void all_prompt_rows(ds_eng_loop *e, ds_eng_step *st)
 {
     ds_chunk c = { .cost = &e->cost, .budget_us = e->o->target_tbt_us, .alone = st->n_decode == 0, .first = true };
-    uint32_t room = e->o->step_tokens - st->n_decode, kept = 0;
+    uint32_t room = e->o->step_tokens - st->n_decode, kept = 0, logits_room = DS_DEV_PROMPT_LOGITS;
 
     if (e->n_prefilling == 0)
         return;
@@ -202,16 +209,20 @@ static void all_prompt_rows(ds_eng_loop *e, ds_eng_step *st)
     for (uint32_t i = 0; i < e->n_prefilling; i++) {
         ds_eng_sample *s = e->prefilling[i];
         if (s->state == S_PROMPT && s->pos_max < s->goal && st->dev.n_rows < st->dev.cap_rows) {
+            bool all_logits = wants_all_logits(s);
             uint32_t n;
             c.pos = s->pos_max;
             c.most = chunk_end(e, s) - c.pos;
             if (c.most > room)
                 c.most = room;
+            if (all_logits && c.most > logits_room)
+                c.most = logits_room;
             n = ds_chunk_rows(&c);
             if (n > 0) {
                 prompt_rows(e, st, s, n);
                 ds_cost_add(&c.load, s->pos_max - c.pos, c.pos);
                 room -= s->pos_max - c.pos;
+                logits_room -= all_logits ? s->pos_max - c.pos : 0;
                 c.first = false;
             }
         }

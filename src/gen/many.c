@@ -265,6 +265,8 @@ static void translate(ds_gen_many *m, ds_event *ev)
             r->prompt = ev->start.n_prompt - ev->start.cached + ev->start.replayed;
         r->started = true;
         break;
+    case DS_EV_PROMPT: /* passes as it is */
+        break;
     case DS_EV_TOKEN:
         r->prompt = 0;
         r->n_out++;

@@ -141,7 +141,7 @@ static const ds_request_member members[] = {
     { "prompt_cache_options", "IIII", NULL, "OpenAI" },
     { "prompt_cache_retention", "IIII", NULL, "OpenAI" },
     { "prompt_embeds", "RRRR", NULL, "vLLM" },
-    { "prompt_logprobs", "RRRR", NULL, "vLLM" },
+    { "prompt_logprobs", "TRRT", NULL, "vLLM: of the prompt's own tokens; not together with stream" },
     { "raw", "RRRR", "false", "Ollama" },
     { "reasoning", "RTRR", "{}", "OpenAI" },
     { "reasoning_effort", "TRRR", NULL, "OpenAI" },

@@ -26,6 +26,7 @@ enum {
     F_LOGIT_BIAS,
     F_IGNORE_EOS,
     F_MIN_TOKENS,
+    F_PROMPT_LOGPROBS,
     F_TOOLS,
     F_TOOL_CHOICE,
     F_PARALLEL,
@@ -65,6 +66,7 @@ const char *const ds_chat_members[N_FIELDS + 1] = { "model",
                                                     "logit_bias",
                                                     "ignore_eos",
                                                     "min_tokens",
+                                                    "prompt_logprobs",
                                                     "tools",
                                                     "tool_choice",
                                                     "parallel_tool_calls",
@@ -688,11 +690,14 @@ void ds_request_chat(ds_rp *p, const ds_json *body)
                                              .top_logprobs = f[F_TOP_LOGPROBS],
                                              .logit_bias = f[F_LOGIT_BIAS],
                                              .ignore_eos = f[F_IGNORE_EOS],
-                                             .min_tokens = f[F_MIN_TOKENS] });
+                                             .min_tokens = f[F_MIN_TOKENS],
+                                             .prompt_logprobs = f[F_PROMPT_LOGPROBS] });
     ds_rp_max_tokens(p, f[F_MAX_TOKENS], "max_tokens");
     ds_rp_max_tokens(p, f[F_MAX_COMPLETION_TOKENS], "max_completion_tokens");
     ds_rp_stop_list(p, f[F_STOP], "stop", false, false);
     stream(p, f);
+    if (i->stream && i->sampling.prompt_logprobs)
+        ds_rp_refuse(p, DS_STAGE_SAMPLING, NULL, "prompt_logprobs", "not possible together with stream");
     thinking(p, f);
     user_name(p, f);
     modalities(p, f);

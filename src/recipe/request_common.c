@@ -109,6 +109,10 @@ void ds_rp_sampling(ds_rp *p, const ds_sampling_fields *f)
     if (integer_in(p, f->min_tokens, "min_tokens", 0, INT32_MAX, &x))
         s->min_tokens = (uint32_t)x;
     logit_bias(p, f->logit_bias);
+    if (integer_in(p, f->prompt_logprobs, "prompt_logprobs", 0, 20, &x)) {
+        s->prompt_logprobs = true;
+        s->prompt_top_logprobs = (uint32_t)x;
+    }
 }
 
 void ds_rp_max_tokens(ds_rp *p, const ds_json *v, const char *key)
@@ -117,7 +121,7 @@ void ds_rp_max_tokens(ds_rp *p, const ds_json *v, const char *key)
 
     if (!ds_rp_i64(p, v, NULL, key, &x))
         return;
-    if (x <= 0) {
+    if (x < 0 || (x == 0 && p->r->info.proto != DS_PROTO_COMPLETIONS)) {
         ds_rp_refuse(p, DS_STAGE_SAMPLING, NULL, key, "%lld is not positive", (long long)x);
         return;
     }

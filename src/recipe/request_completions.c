@@ -27,6 +27,7 @@ enum {
     F_LOGIT_BIAS,
     F_IGNORE_EOS,
     F_MIN_TOKENS,
+    F_PROMPT_LOGPROBS,
     F_BEST_OF,
     F_USER,
     N_FIELDS
@@ -52,6 +53,7 @@ const char *const ds_completions_members[N_FIELDS + 1] = { "model",
                                                            "logit_bias",
                                                            "ignore_eos",
                                                            "min_tokens",
+                                                           "prompt_logprobs",
                                                            "best_of",
                                                            "user" };
 
@@ -142,7 +144,8 @@ void ds_request_completions(ds_rp *p, const ds_json *body)
                                              .n = f[F_N],
                                              .logit_bias = f[F_LOGIT_BIAS],
                                              .ignore_eos = f[F_IGNORE_EOS],
-                                             .min_tokens = f[F_MIN_TOKENS] });
+                                             .min_tokens = f[F_MIN_TOKENS],
+                                             .prompt_logprobs = f[F_PROMPT_LOGPROBS] });
     ds_rp_max_tokens(p, f[F_MAX_TOKENS], "max_tokens");
     ds_rp_stop_list(p, f[F_STOP], "stop", false, false);
     ds_rp_bool(p, f[F_STREAM], NULL, "stream", &i->stream);
@@ -152,6 +155,8 @@ void ds_request_completions(ds_rp *p, const ds_json *body)
         if (!i->stream)
             ds_rp_refuse(p, DS_STAGE_SAMPLING, NULL, "stream_options", "needs stream to be true");
     }
+    if (i->stream && i->sampling.prompt_logprobs)
+        ds_rp_refuse(p, DS_STAGE_SAMPLING, NULL, "prompt_logprobs", "not possible together with stream");
     ds_rp_bool(p, f[F_ECHO], NULL, "echo", &i->echo_prompt);
     if (f[F_LOGPROBS] && (f[F_LOGPROBS]->type == DS_JSON_TRUE || f[F_LOGPROBS]->type == DS_JSON_FALSE)) {
         i->sampling.logprobs = f[F_LOGPROBS]->type == DS_JSON_TRUE;

@@ -132,10 +132,10 @@ ds_str ds_rp_json_text(ds_rp *p, const ds_json *v, ds_json_style style);
 void ds_rp_model(ds_rp *p, const ds_json *v); /* absent: the caller's own */
 typedef struct {
     const ds_json *temperature, *top_p, *top_k, *min_p, *presence, *frequency, *repetition, *seed, *n, *logprobs, *top_logprobs,
-        *logit_bias, *ignore_eos, *min_tokens;
+        *logit_bias, *ignore_eos, *min_tokens, *prompt_logprobs;
 } ds_sampling_fields;
 void ds_rp_sampling(ds_rp *p, const ds_sampling_fields *f);
-void ds_rp_max_tokens(ds_rp *p, const ds_json *v, const char *key);
+void ds_rp_max_tokens(ds_rp *p, const ds_json *v, const char *key); /* 0: completions only */
 /* list_only: Messages. refuse_empty: an empty string is an error instead of being dropped. */
 void ds_rp_stop_list(ds_rp *p, const ds_json *v, const char *key, bool list_only, bool refuse_empty);
 /* Effort by name; DS_EFFORT_NONE for "none". False: absent or refused. */

@@ -899,6 +899,11 @@ static void clean(ds_parser *p, const uint8_t *s, size_t n)
     }
 }
 
+size_t ds_parser_tail(const ds_parser *p)
+{
+    return p->done ? 0 : p->u8n;
+}
+
 uint64_t ds_parser_position(const ds_parser *p)
 {
     return p->pos + p->u8n;

@@ -149,6 +149,9 @@ const ds_parser_stats *ds_parser_get_stats(const ds_parser *p);
 /* Position after the bytes pushed so far: the token that ended there has its last byte at position - 1. */
 uint64_t ds_parser_position(const ds_parser *p);
 
+/* Bytes at that end of a character that isn't complete yet; 0 when the parser is done. */
+size_t ds_parser_tail(const ds_parser *p);
+
 /* Checks of JSON text without allocation, also used by the response side. */
 /* One JSON value with white space around it, nested at most max_depth, no number that overflows, no lone surrogate escape. */
 bool ds_json_text_ok(const char *s, size_t n, unsigned max_depth);

@@ -282,7 +282,7 @@ static void flush(choice *c)
         s->oom = true;
         return;
     }
-    if (it->text.len > it->sent && s->o.sink) {
+    if ((it->text.len > it->sent || it->lp.len > it->lp_sent) && s->o.sink) {
         size_t lp = it->lp_sent + (it->lp_sent > 0 && it->lp.len > it->lp_sent); /* without the comma */
         s->proto->delta(s, c, it, it->text.p + it->sent, it->text.len - it->sent, ds_buf_str(&it->lp) + lp, it->lp.len - lp);
         it->lp_sent = it->lp.len;
@@ -339,6 +339,42 @@ static void put_bytes(ds_buf *b, const char *bytes, size_t n)
     ds_buf_putc(b, ']');
 }
 
+/* Completions name a token by its text alone; where that is no UTF-8, by its bytes, so that different tokens never have one name. */
+static void put_legacy_name(ds_buf *b, const char *bytes, size_t n)
+{
+    if (ds_utf8_valid(bytes, n)) {
+        respond_str(b, bytes, n);
+        return;
+    }
+    ds_buf_puts(b, "\"bytes:");
+    for (size_t i = 0; i < n; i++)
+        ds_buf_printf(b, "\\\\x%02x", (unsigned char)bytes[i]);
+    ds_buf_putc(b, '"');
+}
+
+/* {"text":logprob,…} of the likeliest `top` tokens, and of the token itself where it isn't one of them. */
+static void put_legacy_top(ds_stream *s, ds_buf *b, uint32_t id, const ds_token_logprob *lp, uint32_t top)
+{
+    bool there = false;
+    const char *bytes;
+    size_t n;
+
+    ds_buf_putc(b, '{');
+    for (uint32_t i = 0; i <= top; i++) {
+        uint32_t t = i < top ? lp->top[i].id : id;
+        if (i == top && there)
+            break;
+        there = there || t == id;
+        bytes = ds_tokenizer_bytes(s->o.tokenizer, t, &n);
+        if (i)
+            ds_buf_putc(b, ',');
+        put_legacy_name(b, bytes, n);
+        ds_buf_putc(b, ':');
+        put_logprob(b, i < top ? lp->top[i].logprob : lp->logprob);
+    }
+    ds_buf_putc(b, '}');
+}
+
 /* The entry of one token, in the chat shape or in that of completions (four texts joined by NUL, taken apart when the token's text comes out). */
 static void put_entry(ds_stream *s, ds_buf *b, uint32_t id, const ds_token_logprob *lp)
 {
@@ -348,30 +384,24 @@ static void put_entry(ds_stream *s, ds_buf *b, uint32_t id, const ds_token_logpr
     const char *bytes = ds_tokenizer_bytes(s->o.tokenizer, id, &n);
 
     if (legacy) {
-        respond_str(b, bytes, n);
+        put_legacy_name(b, bytes, n);
         ds_buf_putc(b, '\0');
         put_logprob(b, lp->logprob);
         ds_buf_putc(b, '\0');
-        ds_buf_putc(b, '{');
-    } else {
-        ds_buf_putc(b, '{');
-        put_token(b, bytes, n);
-        ds_buf_puts(b, ",\"logprob\":");
-        put_logprob(b, lp->logprob);
-        ds_buf_putc(b, ',');
-        put_bytes(b, bytes, n);
-        ds_buf_puts(b, ",\"top_logprobs\":[");
+        put_legacy_top(s, b, id, lp, top);
+        return;
     }
+    ds_buf_putc(b, '{');
+    put_token(b, bytes, n);
+    ds_buf_puts(b, ",\"logprob\":");
+    put_logprob(b, lp->logprob);
+    ds_buf_putc(b, ',');
+    put_bytes(b, bytes, n);
+    ds_buf_puts(b, ",\"top_logprobs\":[");
     for (uint32_t i = 0; i < top; i++) {
         bytes = ds_tokenizer_bytes(s->o.tokenizer, lp->top[i].id, &n);
         if (i)
             ds_buf_putc(b, ',');
-        if (legacy) {
-            respond_str(b, bytes, n);
-            ds_buf_putc(b, ':');
-            put_logprob(b, lp->top[i].logprob);
-            continue;
-        }
         ds_buf_putc(b, '{');
         put_token(b, bytes, n);
         ds_buf_puts(b, ",\"logprob\":");
@@ -380,7 +410,7 @@ static void put_entry(ds_stream *s, ds_buf *b, uint32_t id, const ds_token_logpr
         put_bytes(b, bytes, n);
         ds_buf_putc(b, '}');
     }
-    ds_buf_puts(b, legacy ? "}" : "]}");
+    ds_buf_puts(b, "]}");
 }
 
 static void wait_entry(choice *c, uint32_t id, const ds_token_logprob *lp, size_t n_bytes)
@@ -409,7 +439,7 @@ static void wait_entry(choice *c, uint32_t id, const ds_token_logprob *lp, size_
     s->oom |= c->lp.oom;
 }
 
-static void put_legacy_entry(choice *c, const char *e, size_t n)
+static void put_legacy_entry(choice *c, const char *e, size_t n, uint64_t offset)
 {
     const char *lp = e + strlen(e) + 1, *top = lp + strlen(lp) + 1;
     ds_buf *const lists[] = { &c->tokens, &c->token_logprobs, &c->top_logprobs, &c->text_offset };
@@ -420,7 +450,7 @@ static void put_legacy_entry(choice *c, const char *e, size_t n)
     ds_buf_put(&c->tokens, e, (size_t)(lp - e) - 1);
     ds_buf_put(&c->token_logprobs, lp, (size_t)(top - lp) - 1);
     ds_buf_put(&c->top_logprobs, top, n - (size_t)(top - e));
-    ds_buf_printf(&c->text_offset, "%lu", c->chars);
+    ds_buf_printf(&c->text_offset, "%lu", offset);
 }
 
 /* Entries of the tokens whose last byte lies in begin..end go to the item; those before it were markup. */
@@ -434,13 +464,135 @@ static void take_entries(choice *c, item *it, uint64_t begin, uint64_t end)
         if (w->end <= begin)
             continue;
         if (c->s->info->proto == DS_PROTO_COMPLETIONS) {
-            put_legacy_entry(c, c->lp.p + w->from, w->to - w->from);
+            put_legacy_entry(c, c->lp.p + w->from, w->to - w->from, c->chars);
             continue;
         }
         if (it->lp.len)
             ds_buf_putc(&it->lp, ',');
         ds_buf_put(&it->lp, c->lp.p + w->from, w->to - w->from);
     }
+}
+
+/* The output ended inside a character: its tokens keep their entries, though their text is dropped. */
+static void take_cut_entries(choice *c, uint64_t begin, uint64_t end)
+{
+    const ds_stream *s = c->s;
+    bool reasoning = c->n_items == 0 && (s->info->start == DS_START_REASONING || s->info->start == DS_START_REASONING_KEEP);
+    item *it = c->cur;
+
+    if (c->wait_head == c->n_wait || c->wait[c->n_wait - 1].end <= begin || (it && it->kind == ITEM_CALL))
+        return;
+    if (!it && s->info->proto != DS_PROTO_COMPLETIONS)
+        it = text_item(c, reasoning ? ITEM_REASONING : ITEM_TEXT);
+    if (it || s->info->proto == DS_PROTO_COMPLETIONS)
+        take_entries(c, it, begin, end);
+}
+
+/* ---- log-probabilities of prompts ---- */
+
+bool ds_stream_wants_prompt(const ds_stream *s)
+{
+    return s->scored != NULL;
+}
+
+static uint64_t code_points(const char *p, size_t n)
+{
+    uint64_t k = 0;
+
+    for (size_t i = 0; i < n; i++)
+        k += ((unsigned char)p[i] & 0xc0) != 0x80;
+    return k;
+}
+
+/* Of one token in vLLM's shape. */
+static void put_ranked(ds_stream *s, ds_buf *b, uint32_t id, float logprob, uint32_t rank)
+{
+    size_t n;
+    const char *bytes = ds_tokenizer_bytes(s->o.tokenizer, id, &n);
+
+    ds_buf_printf(b, "\"%u\":{\"logprob\":", id);
+    put_logprob(b, logprob);
+    ds_buf_printf(b, ",\"rank\":%u,\"decoded_token\":", rank);
+    respond_str(b, bytes, n);
+    ds_buf_putc(b, '}');
+}
+
+static void put_prompt_entry(ds_stream *s, scored *k, uint32_t id, const ds_token_logprob *lp, uint32_t rank)
+{
+    uint32_t top = s->info->sampling.prompt_top_logprobs;
+
+    if (k->n)
+        ds_buf_putc(&k->json, ',');
+    if (!lp) {
+        ds_buf_puts(&k->json, "null");
+        return;
+    }
+    ds_buf_putc(&k->json, '{');
+    put_ranked(s, &k->json, id, lp->logprob, rank);
+    for (uint32_t i = 0; i < lp->n_top && i < top; i++)
+        if (lp->top[i].id != id) {
+            ds_buf_putc(&k->json, ',');
+            put_ranked(s, &k->json, lp->top[i].id, lp->top[i].logprob, i + 1);
+        }
+    ds_buf_putc(&k->json, '}');
+}
+
+/* Of one token that `echo` repeats: the first has no log-probability. */
+static void put_echo_entry(ds_stream *s, choice *c, const scored *k, uint32_t id, const char *text, size_t n, const ds_token_logprob *lp)
+{
+    uint32_t want = s->info->sampling.top_logprobs;
+    ds_buf e = { 0 };
+
+    put_legacy_name(&e, text, n);
+    ds_buf_putc(&e, '\0');
+    if (lp && c->tokens.len) {
+        put_logprob(&e, lp->logprob);
+        ds_buf_putc(&e, '\0');
+        put_legacy_top(s, &e, id, lp, lp->n_top < want ? lp->n_top : want);
+    } else {
+        ds_buf_put(&e, "null\0null", 9);
+    }
+    if (e.oom)
+        s->oom = true;
+    else
+        put_legacy_entry(c, e.p, e.len, k->chars);
+    ds_buf_free(&e);
+}
+
+ds_rc ds_stream_prompt_token(ds_stream *s, uint32_t prompt, uint32_t id, const ds_token_logprob *lp, uint32_t rank, ds_err *err)
+{
+    uint32_t per_prompt = s->info->sampling.n;
+    const uint32_t *given;
+    const char *text;
+    size_t n, n_given;
+    scored *k;
+
+    if (!s->scored || !s->o.tokenizer || prompt >= s->n_choices / per_prompt)
+        return ds_fail(err, DS_E_ARG, "stream: prompt %u: not wanted, or no tokenizer", prompt);
+    k = &s->scored[prompt];
+    if (s->info->sampling.prompt_logprobs)
+        put_prompt_entry(s, k, id, lp, rank);
+    if (s->info->echo_prompt && s->logprobs) {
+        bool dropped = ds_tokenizer_kind(s->o.tokenizer, id) == DS_TOKEN_DROPPED;
+        text = ds_tokenizer_bytes(s->o.tokenizer, id, &n);
+        n = dropped ? 0 : n;
+        ds_request_prompt_ids(s->r, prompt, &given, &n_given);
+        for (uint32_t i = 0; i < per_prompt && (given || k->n || !dropped); i++) /* what stands in front of a text isn't repeated */
+            put_echo_entry(s, &s->choices[prompt * per_prompt + i], k, id, text, n, lp);
+        k->chars += code_points(text, n);
+    }
+    k->n++;
+    s->oom |= k->json.oom;
+    return s->oom ? ds_fail(err, DS_E_NOMEM, "stream: out of memory") : DS_OK;
+}
+
+void respond_prompt_logprobs(ds_stream *s, ds_buf *b, uint32_t prompt)
+{
+    if (!s->scored || !s->info->sampling.prompt_logprobs)
+        return;
+    ds_buf_puts(b, ",\"prompt_logprobs\":[");
+    ds_buf_put(b, ds_buf_str(&s->scored[prompt].json), s->scored[prompt].json.len);
+    ds_buf_putc(b, ']');
 }
 
 /* ---- the parser's events ---- */
@@ -461,8 +613,8 @@ static void on_event(void *ctx, const ds_parse_event *ev)
             return;
         take_entries(c, it, ev->begin, ev->end);
         ds_buf_put(&it->text, ev->bytes, ev->n);
-        for (size_t i = 0; s->info->proto == DS_PROTO_COMPLETIONS && i < ev->n; i++)
-            c->chars += ((unsigned char)ev->bytes[i] & 0xc0) != 0x80;
+        if (s->info->proto == DS_PROTO_COMPLETIONS)
+            c->chars += code_points(ev->bytes, ev->n);
         break;
     case DS_PARSE_CALL:
         if (c->cur && c->cur->kind == ITEM_TEXT)
@@ -604,6 +756,13 @@ ds_rc ds_stream_create(ds_stream **out, ds_request *r, const ds_stream_opts *opt
         rc = nomem(err);
         goto fail;
     }
+    if (s->info->sampling.prompt_logprobs || (s->info->echo_prompt && s->logprobs)) {
+        s->scored = calloc(s->info->n_prompts, sizeof *s->scored);
+        if (!s->scored) {
+            rc = nomem(err);
+            goto fail;
+        }
+    }
     rc = read_schemas(s, err);
     for (uint32_t k = 0; k < n && rc == DS_OK; k++) {
         choice *c = &s->choices[k];
@@ -612,8 +771,7 @@ ds_rc ds_stream_create(ds_stream **out, ds_request *r, const ds_stream_opts *opt
         rc = make_parser(s, c, err);
         if (rc == DS_OK && s->info->echo_prompt)
             rc = echo_prompt(s, c, err);
-        for (size_t i = 0; i < c->echo.len; i++)
-            c->chars += ((unsigned char)c->echo.p[i] & 0xc0) != 0x80;
+        c->chars += code_points(ds_buf_str(&c->echo), c->echo.len);
     }
     if (rc != DS_OK)
         goto fail;
@@ -651,6 +809,9 @@ void ds_stream_destroy(ds_stream *s)
         free_choice(&s->choices[k]);
     for (uint32_t k = 0; s->schemas && k < s->info->n_tools; k++)
         ds_json_free(s->schemas[k].doc);
+    for (uint32_t k = 0; s->scored && k < s->info->n_prompts; k++)
+        ds_buf_free(&s->scored[k].json);
+    free(s->scored);
     free(s->schemas);
     free(s->choices);
     free(s->id);
@@ -666,12 +827,22 @@ uint32_t ds_stream_choices(const ds_stream *s)
     return s->n_choices;
 }
 
+static void begin_choice(choice *c)
+{
+    if (!c->begun && c->s->o.sink && c->s->proto->begin_choice)
+        c->s->proto->begin_choice(c->s, c);
+    c->begun = true;
+}
+
 static void begin(ds_stream *s)
 {
     if (s->begun)
         return;
     s->begun = true;
-    s->proto->begin(s);
+    if (s->proto->begin)
+        s->proto->begin(s);
+    for (uint32_t k = 0; k < s->n_choices && !s->scored; k++) /* else each when its prompt is known */
+        begin_choice(&s->choices[k]);
 }
 
 ds_rc ds_stream_ready(ds_stream *s, uint64_t prompt_tokens, uint64_t cached_tokens, const char *fingerprint, ds_err *err)
@@ -699,6 +870,7 @@ static choice *find_choice(ds_stream *s, uint32_t index, ds_rc *rc, ds_err *err)
         return NULL;
     }
     begin(s);
+    begin_choice(&s->choices[index]);
     if (s->oom) {
         *rc = nomem(err);
         return NULL;
@@ -749,11 +921,15 @@ ds_rc ds_stream_finish(ds_stream *s, uint32_t index, ds_stream_end end, ds_err *
 {
     static const ds_backend_end ends[] = { DS_BACKEND_STOP, DS_BACKEND_LENGTH, DS_BACKEND_CONTENT_FILTER, DS_BACKEND_NONE };
     ds_rc rc = DS_OK;
+    size_t cut;
     choice *c = find_choice(s, index, &rc, err);
 
     if (!c)
         return rc;
+    cut = ds_parser_tail(c->parser);
     c->finish = ds_parser_finish(c->parser, ends[end]);
+    if (cut && s->logprobs)
+        take_cut_entries(c, ds_parser_position(c->parser) - cut, ds_parser_position(c->parser));
     if (c->cur && (c->finish == DS_FINISH_LENGTH || c->finish == DS_FINISH_CONTENT_FILTER))
         c->cur->complete = false;
     close_item(c);

@@ -218,7 +218,8 @@ static void body(ds_stream *s, ds_buf *b)
     }
     ds_buf_puts(b, "],\"usage\":");
     respond_chat_usage(s, b);
+    respond_prompt_logprobs(s, b, 0);
     ds_buf_putc(b, '}');
 }
 
-const respond_proto respond_chat = { begin, open_item, delta, close_item, end, fail, body };
+const respond_proto respond_chat = { begin, NULL, open_item, delta, close_item, end, fail, body };

@@ -47,11 +47,11 @@ static void chunk(ds_stream *s, choice *c, const char *text, size_t n, const cha
     respond_send(s, NULL);
 }
 
-static void begin(ds_stream *s)
+/* The prompt, if it is repeated, with the log-probabilities of its tokens. */
+static void begin_choice(ds_stream *s, choice *c)
 {
-    for (uint32_t k = 0; k < s->n_choices && s->o.sink; k++)
-        if (s->choices[k].echo.len)
-            chunk(s, &s->choices[k], s->choices[k].echo.p, s->choices[k].echo.len, NULL, false);
+    if (c->echo.len)
+        chunk(s, c, c->echo.p, c->echo.len, NULL, false);
 }
 
 static void open_item(ds_stream *s, choice *c, item *it)
@@ -95,6 +95,7 @@ static void body(ds_stream *s, ds_buf *b)
         respond_buf(b, &all);
         ds_buf_printf(b, ",\"index\":%u", k);
         logprobs(b, c, start);
+        respond_prompt_logprobs(s, b, k / s->info->sampling.n);
         ds_buf_printf(b, ",\"finish_reason\":\"%s\"}", respond_finish_name(s, c));
         ds_buf_free(&all);
     }
@@ -108,4 +109,4 @@ static void fail(ds_stream *s, const ds_api_error *e)
     respond_chat.fail(s, e);
 }
 
-const respond_proto respond_completions = { begin, open_item, delta, open_item, end, fail, body };
+const respond_proto respond_completions = { NULL, begin_choice, open_item, delta, open_item, end, fail, body };

@@ -54,10 +54,19 @@ typedef struct {
     ds_buf tokens, token_logprobs, top_logprobs, text_offset;
     size_t lp_sent[4]; /* of these lists */
     uint64_t chars;    /* code points of the text so far */
+    bool begun;
 } choice;
+
+/* Of one prompt, when its log-probabilities are wanted. */
+typedef struct {
+    uint32_t n;     /* positions so far */
+    uint64_t chars; /* code points of the text in front of the next */
+    ds_buf json;    /* vLLM's prompt_logprobs, without its brackets */
+} scored;
 
 typedef struct {
     void (*begin)(ds_stream *s);
+    void (*begin_choice)(ds_stream *s, choice *c); /* before its first output; may be NULL */
     void (*open)(ds_stream *s, choice *c, item *it);
     void (*delta)(ds_stream *s, choice *c, item *it, const char *text, size_t n, const char *lp, size_t lp_n);
     void (*close)(ds_stream *s, choice *c, item *it);
@@ -75,6 +84,7 @@ struct ds_stream {
     ds_str model;
     char *fingerprint;
     choice *choices;
+    scored *scored; /* [prompts], or NULL */
     uint32_t n_choices, n_finished;
     bool begun, failed, logprobs;
     uint64_t prompt_tokens, cached_tokens;
@@ -106,6 +116,8 @@ void respond_input(ds_stream *s, ds_buf *b, const item *it);
 void respond_chat_usage(ds_stream *s, ds_buf *b);
 /* Encrypts a closed reasoning item's text into `sealed`, if there are keys. */
 void respond_seal(ds_stream *s, item *it);
+/* Chat, completions: the member prompt_logprobs of a prompt, with a comma in front; nothing when it wasn't asked for. */
+void respond_prompt_logprobs(ds_stream *s, ds_buf *b, uint32_t prompt);
 /* Responses: the items so far, joined by commas. */
 void respond_output_items(ds_stream *s, ds_buf *b);
 item *respond_open(choice *c, item_kind kind);

@@ -186,4 +186,4 @@ static void body(ds_stream *s, ds_buf *b)
     ds_buf_putc(b, '}');
 }
 
-const respond_proto respond_messages = { begin, open_item, delta, close_item, end, fail, body };
+const respond_proto respond_messages = { begin, NULL, open_item, delta, close_item, end, fail, body };

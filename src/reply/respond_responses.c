@@ -336,4 +336,4 @@ static void body(ds_stream *s, ds_buf *b)
     response(s, b, NULL);
 }
 
-const respond_proto respond_responses = { begin, open_item, delta, close_item, end, fail, body };
+const respond_proto respond_responses = { begin, NULL, open_item, delta, close_item, end, fail, body };

@@ -172,7 +172,8 @@ static ds_rc add_prompt(ds_call *c, uint32_t i, const ds_gen_bias *bias, uint64_
     ds_gen_request q = {
         .prompt = (const int32_t *)c->prompts[i].ids.p,
         .n_prompt = (uint32_t)c->prompts[i].ids.n,
-        .max_tokens = c->prompts[i].max_tokens,
+        .max_tokens =
+            c->prompts[i].max_tokens ? c->prompts[i].max_tokens : 1, /* 0: nobody wants the token; the prompt is read all the same */
         .min_tokens = p->min_tokens < c->prompts[i].max_tokens ? p->min_tokens : c->prompts[i].max_tokens,
         .n = c->n_samples,
         .sampling = { .temperature = given(p->temperature, 1),
@@ -189,6 +190,8 @@ static ds_rc add_prompt(ds_call *c, uint32_t i, const ds_gen_bias *bias, uint64_
         .n_stop_ids = p->ignore_eos ? 0 : m->n_stop_ids,
         .logprobs = p->logprobs || c->info->include_logprobs,
         .n_top = p->top_logprobs,
+        .prompt_logprobs = ds_stream_wants_prompt(c->stream),
+        .n_prompt_top = p->prompt_top_logprobs > p->top_logprobs ? p->prompt_top_logprobs : p->top_logprobs,
         .reproducible = p->has_seed || p->temperature == 0 || p->logprobs || c->info->include_logprobs,
         .deadline_us = c->s->o.request_ms * 1000,
         .images = c->images,
@@ -370,6 +373,11 @@ static void on_start(ds_call *c, ds_call_prompt *p, const ds_event *ev)
     ds_histogram_seconds(&c->s->m.queue, (double)ev->start.queued_us / 1e6);
     if (c->failed || !c->x)
         return;
+    if (ds_stream_wants_prompt(c->stream) &&
+        ds_stream_prompt_token(c->stream, (uint32_t)(p - c->prompts), p->ids.p[0], NULL, 0, &err) != DS_OK) {
+        fail_with(c, 500, NULL, "the server is out of memory");
+        return;
+    }
     if (ds_stream_ready(c->stream, c->n_prompt_tokens, c->n_cached, c->s->model.fingerprint, &err) != DS_OK)
         fail_with(c, 500, NULL, "the server is out of memory");
 }
@@ -473,6 +481,29 @@ static void finish_choice(ds_call *c, uint32_t choice, ds_stream_end end)
         complete(c);
 }
 
+/* The likeliest tokens of an event. */
+static uint32_t take_top(const ds_event *ev, ds_top_logprob top[20])
+{
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < ev->token.n_top && i < 20 && ev->token.top[i].id >= 0; i++)
+        top[n++] = (ds_top_logprob){ (uint32_t)ev->token.top[i].id, ev->token.top[i].logprob };
+    return n;
+}
+
+/* A token of the prompt itself. */
+static void on_prompt(ds_call *c, uint32_t prompt, const ds_event *ev)
+{
+    ds_top_logprob top[20];
+    ds_token_logprob lp = { .logprob = ev->token.logprob, .n_top = take_top(ev, top), .top = top };
+    ds_err err;
+
+    if (c->failed || !c->x)
+        return;
+    if (ds_stream_prompt_token(c->stream, prompt, (uint32_t)ev->token.id, isnan(lp.logprob) ? NULL : &lp, ev->token.rank, &err) != DS_OK)
+        fail_with(c, 500, NULL, "the server is out of memory");
+}
+
 static void on_token(ds_call *c, uint32_t choice, const ds_event *ev)
 {
     ds_call_choice *k = &c->choices[choice];
@@ -483,6 +514,8 @@ static void on_token(ds_call *c, uint32_t choice, const ds_event *ev)
     ds_err err;
     ds_rc rc;
 
+    if (c->info->max_tokens == 0) /* it has to be drawn, and isn't asked for */
+        return;
     if (k->finished || !c->x || c->failed) {
         c->s->m.lost_tokens[0] += !k->finished;
         return;
@@ -501,8 +534,7 @@ static void on_token(ds_call *c, uint32_t choice, const ds_event *ev)
     k->last_us = now;
     c->n_output++;
     c->s->m.generated_tokens += c->info->stream;
-    for (uint32_t i = 0; want && i < ev->token.n_top && i < 20 && ev->token.top[i].id >= 0; i++)
-        top[lp.n_top++] = (ds_top_logprob){ (uint32_t)ev->token.top[i].id, ev->token.top[i].logprob };
+    lp.n_top = want ? take_top(ev, top) : 0;
     c->x->put_us = now;
     c->s->event_us = ev->token.readable_us;
     rc = ds_stream_token(c->stream, choice, (uint32_t)ev->token.id, want ? &lp : NULL, &err);
@@ -530,7 +562,8 @@ static void on_end(ds_call *c, ds_call_prompt *p, uint32_t choice, const ds_even
         ds_histogram_seconds(&s->m.prefill, (double)ev->end.prefill_us / 1e6);
         ds_histogram_seconds(&s->m.decode, (double)ev->end.decode_us / 1e6);
     }
-    if (ev->end.reason == DS_ENDED_STOP_ID && c->x && !c->failed && !c->choices[choice].finished) { /* counted, and no event of its own */
+    if (ev->end.reason == DS_ENDED_STOP_ID && c->info->max_tokens && c->x && !c->failed &&
+        !c->choices[choice].finished) { /* counted, and no event of its own */
         ds_err err;
         c->n_output++;
         s->m.generated_tokens += c->info->stream;
@@ -544,7 +577,7 @@ static void on_end(ds_call *c, ds_call_prompt *p, uint32_t choice, const ds_even
     switch (ev->end.reason) {
     case DS_ENDED_STOP_ID:
     case DS_ENDED_STOP_STRING:
-        finish_choice(c, choice, DS_END_STOP);
+        finish_choice(c, choice, c->info->max_tokens ? DS_END_STOP : DS_END_LENGTH);
         break;
     case DS_ENDED_LENGTH:
         finish_choice(c, choice, DS_END_LENGTH);
@@ -596,6 +629,8 @@ void ds_call_event(ds_call *c, const ds_event *ev)
     c->live++;
     if (ev->kind == DS_EV_START)
         on_start(c, p, ev);
+    else if (ev->kind == DS_EV_PROMPT)
+        on_prompt(c, i, ev);
     else if (ev->kind == DS_EV_TOKEN)
         on_token(c, choice, ev);
     else

@@ -199,3 +199,31 @@ def test_output_limit_beyond_the_context(program, root, path, limit, tmp_path):
 def test_case_05(server, root):
     status, _, answer = server.request("POST", "/v1/messages", shared(root, "05-output-limit-beyond-context.json"))
     assert status == 200, answer
+
+
+# ---- 01: every token of the answer has one entry, also when a character is cut (the prompt's own are in test_prompt_logprobs.py) ----
+
+
+def events(server, path, body):
+    with server.connect() as s:
+        text = json.dumps({"model": "demo", **body, "stream": True}).encode()
+        s.sendall(f"POST {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {len(text)}\r\n\r\n".encode() + text)
+        raw = b"".join(iter(lambda: s.recv(65536), b""))
+    return [json.loads(line[6:]) for line in raw.decode().splitlines() if line.startswith("data: {")]
+
+
+def test_cut_characters_keep_their_entries(program, root, tmp_path):
+    with Server(program, root / "models/demo", replay=[{"text": "a🦀é日🦀", "repeat": True}], folder=tmp_path) as s:
+        for limit in range(1, 12):
+            body = {"messages": ASK, "thinking": OFF, "max_tokens": limit, "logprobs": True, "top_logprobs": 2}
+            answer = chat(s, **body)
+            entries, text = answer["choices"][0]["logprobs"]["content"], answer["choices"][0]["message"]["content"]
+            stop = answer["choices"][0]["finish_reason"] == "stop"  # its id is counted and has no text
+            assert len(entries) == answer["usage"]["completion_tokens"] - stop
+            assert bytes(b for e in entries for b in e["bytes"]).decode("utf-8", "ignore") == text
+            streamed = [c["choices"][0] for c in events(s, "/v1/chat/completions", body) if c["choices"]]
+            assert sum((c["logprobs"]["content"] for c in streamed if c["logprobs"] and c["logprobs"]["content"]), []) == entries
+            legacy = s.request("POST", "/v1/completions", {"prompt": "x", "max_tokens": limit, "logprobs": 1})[2]
+            lp = legacy["choices"][0]["logprobs"]
+            assert len(lp["tokens"]) == len(lp["token_logprobs"]) == len(entries)
+            assert sum((c["choices"][0]["logprobs"]["tokens"] for c in events(s, "/v1/completions", {"prompt": "x", "max_tokens": limit, "logprobs": 1}) if c["choices"][0]["logprobs"]), []) == lp["tokens"]

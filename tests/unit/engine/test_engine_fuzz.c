@@ -27,7 +27,8 @@ static bool chance(uint32_t percent)
 /* What the test knows of a request. */
 typedef struct {
     uint64_t id;
-    bool live, cancelled, has_deadline, fork_stopped[MAX_N];
+    bool live, cancelled, has_deadline, scored, fork_stopped[MAX_N];
+    uint32_t n_scored;
     uint32_t n, n_prompt, max_tokens, limit, prefix_ids;
     uint64_t seed;
     uint32_t n_stop_ids, n_stop;
@@ -136,6 +137,8 @@ static void add(ds_engine *e)
     q.priority = rnd(3);
     q.no_cache = chance(5);
     q.reproducible = chance(30);
+    q.prompt_logprobs = k->scored = chance(10);
+    q.n_prompt_top = rnd(3);
     q.cache_domain = chance(10) ? "other" : NULL;
     q.logprobs = chance(5);
     q.n_top = rnd(3);
@@ -153,6 +156,8 @@ static void got_token(const ds_engine *e, shadow *k, const ds_event *ev)
     uint32_t s = ev->sample;
     int32_t want = ds_backend_null_token(k->s[s].h, k->seed + s, VOCAB);
 
+    if (k->scored && s == 0 && k->n_scored + 1 != k->n_prompt)
+        stop("a token after %u of %u positions of the prompt", k->n_scored, k->n_prompt);
     if (!k->s[s].started || k->s[s].ended)
         stop("a token before the start or after the end");
     if (ev->token.index != k->s[s].n_tokens || ev->token.id != want)
@@ -226,6 +231,10 @@ static void poll_some(ds_engine *e, size_t cap)
                 ev[i].start.n_prompt != k->n_prompt)
                 stop("start with %u cached of %u", ev[i].start.cached, k->n_prompt);
             k->s[ev[i].sample].started = true;
+            break;
+        case DS_EV_PROMPT:
+            if (!k->scored || ev[i].sample != 0 || ev[i].token.index != ++k->n_scored || k->s[0].n_tokens)
+                stop("position %u of a prompt", ev[i].token.index);
             break;
         case DS_EV_TOKEN:
             got_token(e, k, &ev[i]);

@@ -16,7 +16,10 @@ typedef struct {
     int32_t *prompt;
     int32_t stop[2];
     uint32_t n_stop, min_tokens;
-    bool reproducible;
+    bool reproducible, score;
+    float score_got[512], score_want[512]; /* of the prompt's tokens, by position */
+    uint32_t n_scored, rank[512];
+    ds_gen_logprob top_got[512][3], top_want[512][3];
     int32_t want[4][MAX_OUT], got[4][MAX_OUT];
     float want_lp[4][MAX_OUT], got_lp[4][MAX_OUT];
     uint32_t n_want[4], n_got[4], cached, replayed;
@@ -126,12 +129,15 @@ static void add(ds_engine *e, request *r, uint32_t i)
                          .n_stop_ids = r->n_stop,
                          .min_tokens = r->min_tokens,
                          .reproducible = r->reproducible,
+                         .prompt_logprobs = r->score,
+                         .n_prompt_top = r->score ? 3 : 0,
                          .cookie = (uintptr_t)r };
 
     q.sampling.temperature = r->temperature;
     q.sampling.repetition_penalty = r->penalty;
     q.sampling.seed = 100 + i;
     memset(r->n_got, 0, sizeof r->n_got);
+    r->n_scored = 0;
     assert_ok(ds_engine_add(e, &q, &id, &err));
 }
 
@@ -147,6 +153,15 @@ static void take_events(ds_engine *e)
             if (ev[i].kind == DS_EV_START) {
                 r->cached = ev[i].start.cached;
                 r->replayed = ev[i].start.replayed;
+            } else if (ev[i].kind == DS_EV_PROMPT) {
+                uint32_t at = ev[i].token.index;
+                assert_int_equal(at, ++r->n_scored);
+                assert_int_equal(ev[i].token.id, r->prompt[at]);
+                assert_int_equal(r->n_got[0], 0);
+                assert_int_equal(s, 0);
+                r->score_got[at] = ev[i].token.logprob;
+                r->rank[at] = ev[i].token.rank;
+                memcpy(r->top_got[at], ev[i].token.top, sizeof r->top_got[at]);
             } else if (ev[i].kind == DS_EV_TOKEN) {
                 r->got[s][r->n_got[s]] = ev[i].token.id;
                 r->got_lp[s][r->n_got[s]++] = ev[i].token.logprob;
@@ -527,6 +542,84 @@ static void reproducible_among_replays(void **state)
     free(base);
 }
 
+static ds_rc want_scores(void *ctx, const float *logits, uint32_t rows, uint32_t V, ds_err *err)
+{
+    request *r = ctx;
+    ds_logprob top[3];
+
+    (void)err;
+    for (uint32_t i = 0; i < rows; i++, logits += V) {
+        uint32_t at = ++r->n_scored;
+        if (at >= r->n_prompt)
+            break;
+        ds_logprobs(logits, V, r->prompt[at], &r->score_want[at], top, 3);
+        for (int t = 0; t < 3; t++)
+            r->top_want[at][t] = (ds_gen_logprob){ top[t].id, top[t].logprob };
+    }
+    return DS_OK;
+}
+
+/* Log-probabilities of a prompt are those of `deepserve logits` in exact mode, bit for bit, in both modes, among others and in any chunks, whatever is cached;
+ * what follows them is what exact mode says. */
+static void scored_prompts(void **state)
+{
+    static const struct {
+        uint32_t step_tokens, seats, kv_blocks;
+    } how[] = { { 512, 8, 0 }, { 24, 8, 0 }, { 100, 2, 0 }, { 64, 3, 9 } };
+    request r[N_REQ];
+    ds_err err;
+
+    (void)state;
+    make_requests(r, 31);
+    r[4].n = 2;
+    alone(r, N_REQ, true);
+    for (uint32_t i = 0; i < N_REQ; i++) {
+        ds_runner *run;
+        ds_solo solo = { 0 };
+        r[i].score = true;
+        assert_ok(ds_runner_create(&run, model,
+                                   &(ds_runner_opts){ .max_rows = 512, .max_logits = 512, .max_context = 512, .no_drafts = true }, &err));
+        assert_ok(ds_solo_init(&solo, run, 512, false, &err));
+        r[i].n_scored = 0;
+        assert_ok(ds_solo_prefill(&solo, r[i].prompt, r[i].n_prompt, r[i].n_prompt, want_scores, &r[i], &err));
+        ds_solo_fini(&solo);
+        ds_runner_destroy(run);
+    }
+    for (int mode = 0; mode < 2; mode++)
+        for (size_t k = 0; k < sizeof how / sizeof *how; k++) {
+            ds_engine *e = make_engine((ds_engine_opts){ .mode = (ds_engine_mode)mode,
+                                                         .step_tokens = how[k].step_tokens,
+                                                         .max_running = how[k].seats,
+                                                         .kv_blocks = how[k].kv_blocks,
+                                                         .max_context = 512 },
+                                       NULL);
+            for (int turn = 0; turn < 2; turn++) { /* the second time others have left the same prefix */
+                request other[N_REQ];
+                make_requests(other, 31);
+                for (uint32_t i = 0; i < N_REQ; i++) {
+                    add(e, &other[i], i);
+                    add(e, &r[i], i);
+                }
+                run_all(e);
+                compare(r, N_REQ, "scored");
+                for (uint32_t i = 0; i < N_REQ; i++) {
+                    assert_int_equal(r[i].n_scored, r[i].n_prompt - 1);
+                    assert_int_equal(r[i].cached, 0);
+                    for (uint32_t at = 1; at < r[i].n_prompt; at++) {
+                        if (memcmp(&r[i].score_got[at], &r[i].score_want[at], sizeof(float)) != 0)
+                            fail_msg("prompt %u, position %u: %.9g, alone %.9g", i, at, (double)r[i].score_got[at],
+                                     (double)r[i].score_want[at]);
+                        assert_memory_equal(r[i].top_got[at], r[i].top_want[at], sizeof r[i].top_got[at]);
+                        assert_int_equal(r[i].rank[at] == 1, r[i].top_got[at][0].logprob == r[i].score_got[at]);
+                    }
+                }
+                free_requests(other, N_REQ);
+            }
+            ds_engine_destroy(e);
+        }
+    free_requests(r, N_REQ);
+}
+
 /* Requests with a common prefix at the same time: the first computes it, the others wait for its blocks. */
 static void waiting_for_a_prefix(void **state)
 {
@@ -846,6 +939,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(hits_from_saved_state),
         cmocka_unit_test(hits_by_replay),
         cmocka_unit_test(reproducible_among_replays),
+        cmocka_unit_test(scored_prompts),
         cmocka_unit_test(waiting_for_a_prefix),
         cmocka_unit_test(rings_wrap),
         cmocka_unit_test(drafts_keep_the_distribution),

@@ -138,10 +138,11 @@ static void logprobs(void **state)
                      "o", "111") ",",
                  "'logprobs':[" ENTRY("o", "111") "," ENTRY("\xef\xbf\xbd", "195") "," ENTRY("\xef\xbf\xbd", "169") "],'text':'o\xc3\xa9'");
     run_logprobs(DS_PROTO_COMPLETIONS, "'prompt':'p','stream':true,'logprobs':2,'stop':'END'",
-                 "{'text':'o','index':0,'logprobs':{'tokens':['o'],'token_logprobs':[-0.25],'top_logprobs':[{'a':-0.25,'b':-9999.0}],'text_"
+                 "{'text':'o','index':0,'logprobs':{'tokens':['o'],'token_logprobs':[-0.25],'top_logprobs':[{'a':-0.25,'b':-9999.0,'o':-0."
+                 "25}],'text_"
                  "offset':[0]}\n'text':'\xc3\xa9'\n"
-                 "'logprobs':{'tokens':['\xef\xbf\xbd','\xef\xbf\xbd']",
-                 "'logprobs':{'tokens':['o','\xef\xbf\xbd','\xef\xbf\xbd'],'token_logprobs':[-0.25,-0.25,-0.25],'top_logprobs':[{'a'\n'"
+                 "'logprobs':{'tokens':['bytes:\\\\xc3','bytes:\\\\xa9']",
+                 "'logprobs':{'tokens':['o','bytes:\\\\xc3','bytes:\\\\xa9'],'token_logprobs':[-0.25,-0.25,-0.25],'top_logprobs':[{'a'\n'"
                  "text_offset':[0,1,1]}");
 }
 
