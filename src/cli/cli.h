@@ -26,6 +26,7 @@ ds_cmd_fn ds_cmd_bench_serve; /* `bench serve`, called by ds_cmd_bench */
 ds_cmd_fn ds_cmd_chat;
 ds_cmd_fn ds_cmd_draft;
 ds_cmd_fn ds_cmd_generate;
+ds_cmd_fn ds_cmd_grammar;
 ds_cmd_fn ds_cmd_inspect;
 ds_cmd_fn ds_cmd_keys;
 ds_cmd_fn ds_cmd_logits;

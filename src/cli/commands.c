@@ -7,6 +7,7 @@ const ds_cmd ds_commands[] = {
     { "bench", ds_cmd_bench, "the kernels next to what the machine can do" },
     { "chat", ds_cmd_chat, "talk with a model in the terminal" },
     { "generate", ds_cmd_generate, "prompts to text, one or many" },
+    { "grammar", ds_cmd_grammar, "a constraint at the shell: match, mask, compile, sample" },
     { "inspect", ds_cmd_inspect, "shape, layers, bytes and memory plan of a model" },
     { "logits", ds_cmd_logits, "token ids to logits" },
     { "draft", ds_cmd_draft, "what the draft blocks propose after a prompt" },

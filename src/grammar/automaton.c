@@ -1,0 +1,483 @@
+/* States, built as they are needed: frames (sets of nodes of one rule), stacks of frames, and states (sets of places).
+ *
+ * A frame is deterministic: each byte class leads to one frame. A state is too. Both are kept with their numbers by content, so a number
+ * means the same as long as the grammar lives. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/hash.h"
+#include "grammar/grammar_internal.h"
+
+enum { MOST_PLACES = 1024 /* of a state: ambiguity that piles up */ };
+
+bool ds_grammar_room(ds_grammar *g, void **p, uint32_t n, uint32_t *cap, size_t size)
+{
+    uint32_t more = *cap ? *cap + *cap / 2 : 64;
+    void *q;
+
+    if (n < *cap)
+        return true;
+    if (more <= *cap || g->bytes + (size_t)(more - *cap) * size > g->opts.max_bytes) {
+        g->full = "bytes";
+        return false;
+    }
+    q = realloc(*p, (size_t)more * size);
+    if (!q)
+        return false;
+    g->bytes += (size_t)(more - *cap) * size;
+    *p = q;
+    *cap = more;
+    return true;
+}
+
+ds_rc ds_grammar_failed(const ds_grammar *g, ds_err *err)
+{
+    if (!g->full)
+        return ds_fail(err, DS_E_NOMEM, "the grammar is out of memory");
+    return ds_fail(err, DS_E_AGAIN, "the grammar is too large: it needs more %s than the %zu that are allowed", g->full,
+                   strcmp(g->full, "bytes") == 0    ? g->opts.max_bytes
+                   : strcmp(g->full, "nodes") == 0  ? (size_t)g->opts.max_nodes
+                   : strcmp(g->full, "places") == 0 ? (size_t)MOST_PLACES
+                                                    : (size_t)g->opts.max_states);
+}
+
+/* ---- numbers by content ---- */
+
+typedef bool same_fn(const ds_grammar *g, uint32_t number, const uint32_t *p, uint32_t n);
+typedef uint64_t hash_fn(const ds_grammar *g, uint32_t number);
+
+static uint64_t hash_words(const uint32_t *p, uint32_t n)
+{
+    return ds_hash64(p, (size_t)n * sizeof *p, n);
+}
+
+/* The slot of the content, or the free one where it belongs; NULL: no room. */
+static uint32_t *find(ds_grammar *g, ds_table *t, uint64_t h, const uint32_t *p, uint32_t n, same_fn *same, hash_fn *hash)
+{
+    if (2 * (t->n + 1) > t->cap) {
+        uint32_t cap = t->cap ? 2 * t->cap : 64, *slot;
+        if (g->bytes + (size_t)(cap - t->cap) * sizeof *slot > g->opts.max_bytes) {
+            g->full = "bytes";
+            return NULL;
+        }
+        slot = calloc(cap, sizeof *slot);
+        if (!slot)
+            return NULL;
+        for (uint32_t i = 0; i < t->cap; i++)
+            if (t->slot[i]) {
+                uint32_t at = (uint32_t)hash(g, t->slot[i] - 1) & (cap - 1);
+                while (slot[at])
+                    at = (at + 1) & (cap - 1);
+                slot[at] = t->slot[i];
+            }
+        g->bytes += (size_t)(cap - t->cap) * sizeof *slot;
+        free(t->slot);
+        t->slot = slot;
+        t->cap = cap;
+    }
+    for (uint32_t at = (uint32_t)h & (t->cap - 1);; at = (at + 1) & (t->cap - 1))
+        if (!t->slot[at] || same(g, t->slot[at] - 1, p, n))
+            return t->slot + at;
+}
+
+static uint32_t words_new(ds_grammar *g, const uint32_t *p, uint32_t n, uint32_t fill)
+{
+    uint32_t at = g->words.n;
+
+    for (uint32_t i = 0; i < n; i++)
+        if (!PUSH(g, g->words, p ? p[i] : fill))
+            return FAILED;
+    return at;
+}
+
+/* ---- frames ---- */
+
+static bool frame_same(const ds_grammar *g, uint32_t f, const uint32_t *p, uint32_t n)
+{
+    return g->frames.p[f].n_nodes == n && memcmp(g->words.p + g->frames.p[f].nodes, p, n * sizeof *p) == 0;
+}
+
+static uint64_t frame_hash(const ds_grammar *g, uint32_t f)
+{
+    return hash_words(g->words.p + g->frames.p[f].nodes, g->frames.p[f].n_nodes);
+}
+
+static void sort(uint32_t *p, uint32_t n)
+{
+    for (uint32_t gap = n / 2; gap; gap = gap == 2 ? 1 : gap * 5 / 11)
+        for (uint32_t i = gap; i < n; i++) {
+            uint32_t x = p[i], k = i;
+            for (; k >= gap && p[k - gap] > x; k -= gap)
+                p[k] = p[k - gap];
+            p[k] = x;
+        }
+}
+
+static void set_begin(ds_grammar *g)
+{
+    g->set.n = 0;
+    g->stamp++;
+}
+
+/* Adds a node, or through splits those behind it. */
+static bool set_add(ds_grammar *g, uint32_t from)
+{
+    g->work.n = 0;
+    if (!PUSH(g, g->work, from))
+        return false;
+    while (g->work.n) {
+        uint32_t i = g->work.p[--g->work.n];
+        const ds_node *d = g->nodes.p + i;
+        if (g->mark[i] == g->stamp || d->kind == N_DEAD)
+            continue;
+        g->mark[i] = g->stamp;
+        if (d->kind == N_SPLIT ? !(PUSH(g, g->work, d->a) && PUSH(g, g->work, d->b)) : !PUSH(g, g->set, i))
+            return false;
+    }
+    return true;
+}
+
+/* The frame of the set. */
+static uint32_t set_end(ds_grammar *g)
+{
+    uint32_t *slot, at, next;
+    ds_frame f = { .n_nodes = g->set.n, .calls = UNKNOWN, .head = UNKNOWN };
+
+    sort(g->set.p, g->set.n);
+    slot = find(g, &g->frame_table, hash_words(g->set.p, g->set.n), g->set.p, g->set.n, frame_same, frame_hash);
+    if (!slot)
+        return FAILED;
+    if (*slot)
+        return *slot - 1;
+    if (g->frames.n >= g->opts.max_states) {
+        g->full = "states";
+        return FAILED;
+    }
+    at = words_new(g, g->set.p, g->set.n, 0);
+    next = words_new(g, NULL, g->n_classes, UNKNOWN);
+    if (at == FAILED || next == FAILED)
+        return FAILED;
+    f.nodes = at;
+    f.next = next;
+    for (uint32_t i = 0; i < g->set.n; i++) {
+        f.ends |= g->nodes.p[g->set.p[i]].kind == N_END;
+        f.bytes |= g->nodes.p[g->set.p[i]].kind == N_BYTE;
+        f.n_calls += g->nodes.p[g->set.p[i]].kind == N_CALL;
+    }
+    if (!PUSH(g, g->frames, f))
+        return FAILED;
+    g->frame_table.n++;
+    *slot = g->frames.n;
+    return g->frames.n - 1;
+}
+
+static uint32_t frame_of(ds_grammar *g, uint32_t node)
+{
+    set_begin(g);
+    return set_add(g, node) ? set_end(g) : FAILED;
+}
+
+static uint32_t frame_step(ds_grammar *g, uint32_t frame, uint32_t class)
+{
+    uint32_t to = g->words.p[g->frames.p[frame].next + class];
+    ds_frame f = g->frames.p[frame];
+
+    if (to != UNKNOWN)
+        return to;
+    set_begin(g);
+    for (uint32_t i = 0; i < f.n_nodes; i++) {
+        const ds_node *d = g->nodes.p + g->words.p[f.nodes + i];
+        if (d->kind == N_BYTE && d->lo <= g->class_byte[class] && g->class_byte[class] <= d->hi && !set_add(g, d->a))
+            return FAILED;
+    }
+    to = set_end(g);
+    if (to != FAILED)
+        g->words.p[f.next + class] = to;
+    return to;
+}
+
+/* The rules that a frame calls, each with the frame after it: calls of the same rule are one. */
+static bool frame_calls(ds_grammar *g, uint32_t frame)
+{
+    ds_frame f = g->frames.p[frame];
+    uint32_t at = g->words.n, n = 0;
+
+    if (f.calls != UNKNOWN)
+        return true;
+    if (words_new(g, NULL, 2 * f.n_calls, UNKNOWN) == FAILED)
+        return false;
+    for (uint32_t i = 0; i < f.n_nodes; i++) {
+        const ds_node *d = g->nodes.p + g->words.p[f.nodes + i];
+        uint32_t k = 0, after;
+        if (d->kind != N_CALL)
+            continue;
+        while (k < n && g->words.p[at + 2 * k] != d->b)
+            k++;
+        if (k < n)
+            continue;
+        set_begin(g);
+        for (k = i; k < f.n_nodes; k++) {
+            const ds_node *e = g->nodes.p + g->words.p[f.nodes + k];
+            if (e->kind == N_CALL && e->b == d->b && !set_add(g, e->a))
+                return false;
+        }
+        after = set_end(g);
+        if (after == FAILED)
+            return false;
+        g->words.p[at + 2 * n] = d->b;
+        g->words.p[at + 2 * n + 1] = after;
+        n++;
+    }
+    g->frames.p[frame].calls = at;
+    g->frames.p[frame].n_calls = n;
+    return true;
+}
+
+/* ---- stacks ---- */
+
+static bool stack_same(const ds_grammar *g, uint32_t s, const uint32_t *p, uint32_t n)
+{
+    return n == 2 && g->stacks.p[s].frame == p[0] && g->stacks.p[s].below == p[1];
+}
+
+static uint64_t stack_hash(const ds_grammar *g, uint32_t s)
+{
+    return hash_words((uint32_t[]){ g->stacks.p[s].frame, g->stacks.p[s].below }, 2);
+}
+
+/* UNKNOWN: too deep. A frame at which its rule does nothing but end leaves no trace: lists that call themselves at their end stay flat. */
+static uint32_t stack_push(ds_grammar *g, uint32_t frame, uint32_t below)
+{
+    uint32_t key[2] = { frame, below }, *slot;
+    const ds_frame *f = g->frames.p + frame;
+
+    if (f->ends && f->n_nodes == 1)
+        return below;
+    if (g->stacks.p[below].depth >= DS_GRAMMAR_DEPTH)
+        return UNKNOWN;
+    slot = find(g, &g->stack_table, hash_words(key, 2), key, 2, stack_same, stack_hash);
+    if (!slot)
+        return FAILED;
+    if (*slot)
+        return *slot - 1;
+    if (!PUSH(g, g->stacks, ((ds_stack){ frame, below, g->stacks.p[below].depth + 1 })))
+        return FAILED;
+    g->stack_table.n++;
+    *slot = g->stacks.n;
+    return g->stacks.n - 1;
+}
+
+/* ---- states ---- */
+
+static bool state_same(const ds_grammar *g, uint32_t s, const uint32_t *p, uint32_t n)
+{
+    return g->states.p[s].n_kernel == n && memcmp(g->words.p + g->states.p[s].kernel, p, n * sizeof *p) == 0;
+}
+
+static uint64_t state_hash(const ds_grammar *g, uint32_t s)
+{
+    return hash_words(g->words.p + g->states.p[s].kernel, g->states.p[s].n_kernel);
+}
+
+static bool pair_add(ds_grammar *g, void *list, uint32_t frame, uint32_t stack)
+{
+    VEC(uint32_t) *v = list;
+
+    for (uint32_t i = 0; i < v->n; i += 2)
+        if (v->p[i] == frame && v->p[i + 1] == stack)
+            return true;
+    if (v->n >= 2 * MOST_PLACES) {
+        g->full = "places";
+        return false;
+    }
+    return PUSH(g, *v, frame) && PUSH(g, *v, stack);
+}
+
+/* Pairs sorted by frame, then stack: few as a rule. */
+static void pairs_sort(uint32_t *p, uint32_t n)
+{
+    for (uint32_t i = 2; i < n; i += 2) {
+        uint32_t a = p[i], b = p[i + 1], k = i;
+        for (; k && (p[k - 2] > a || (p[k - 2] == a && p[k - 1] > b)); k -= 2) {
+            p[k] = p[k - 2];
+            p[k + 1] = p[k - 1];
+        }
+        p[k] = a;
+        p[k + 1] = b;
+    }
+}
+
+/* Everything that can be reached from the kernel without a byte, into g->places. */
+static bool close_places(ds_grammar *g, ds_state *s)
+{
+    uint32_t kept = 0;
+
+    g->places.n = 0;
+    for (uint32_t i = 0; i < g->kernel.n; i++)
+        if (!PUSH(g, g->places, g->kernel.p[i]))
+            return false;
+    for (uint32_t at = 0; at < g->places.n; at += 2) {
+        uint32_t frame = g->places.p[at], stack = g->places.p[at + 1];
+        if (g->frames.p[frame].ends) {
+            if (stack == STACK_EMPTY)
+                s->ends = true;
+            else if (stack == STACK_OPEN)
+                s->leaves = true;
+            else if (!pair_add(g, &g->places, g->stacks.p[stack].frame, g->stacks.p[stack].below))
+                return false;
+        }
+        if (!frame_calls(g, frame))
+            return false;
+        for (uint32_t k = 0; k < g->frames.p[frame].n_calls; k++) {
+            uint32_t rule = g->words.p[g->frames.p[frame].calls + 2 * k];
+            uint32_t up = stack_push(g, g->words.p[g->frames.p[frame].calls + 2 * k + 1], stack), first;
+            if (up == UNKNOWN)
+                continue;
+            if (up == FAILED || (first = frame_of(g, g->start.p[rule])) == FAILED || !pair_add(g, &g->places, first, up))
+                return false;
+        }
+    }
+    for (uint32_t at = 0; at < g->places.n; at += 2)
+        if (g->frames.p[g->places.p[at]].bytes) {
+            g->places.p[kept++] = g->places.p[at];
+            g->places.p[kept++] = g->places.p[at + 1];
+        }
+    g->places.n = kept;
+    return true;
+}
+
+/* The state of g->kernel. */
+static ds_gstate state_of_kernel(ds_grammar *g)
+{
+    uint32_t *slot;
+    ds_state s = { 0 };
+
+    pairs_sort(g->kernel.p, g->kernel.n);
+    slot = find(g, &g->state_table, hash_words(g->kernel.p, g->kernel.n), g->kernel.p, g->kernel.n, state_same, state_hash);
+    if (!slot)
+        return FAILED;
+    if (*slot)
+        return *slot - 1;
+    if (g->states.n >= g->opts.max_states) {
+        g->full = "states";
+        return FAILED;
+    }
+    if (!close_places(g, &s))
+        return FAILED;
+    s.n_kernel = g->kernel.n;
+    s.n_places = g->places.n;
+    s.kernel = words_new(g, g->kernel.p, g->kernel.n, 0);
+    s.places = words_new(g, g->places.p, g->places.n, 0);
+    s.next = words_new(g, NULL, g->n_classes, UNKNOWN);
+    if (s.kernel == FAILED || s.places == FAILED || s.next == FAILED || !PUSH(g, g->states, s))
+        return FAILED;
+    g->state_table.n++;
+    *slot = g->states.n;
+    return g->states.n - 1;
+}
+
+ds_gstate ds_automaton_state(ds_grammar *g, uint32_t frame, uint32_t stack)
+{
+    g->kernel.n = 0;
+    return pair_add(g, &g->kernel, frame, stack) ? state_of_kernel(g) : FAILED;
+}
+
+ds_gstate ds_automaton_step(ds_grammar *g, ds_gstate s, uint8_t byte)
+{
+    uint32_t class = g->class_of[byte], to = g->words.p[g->states.p[s].next + class];
+    ds_state from = g->states.p[s];
+
+    if (to != UNKNOWN)
+        return to;
+    g->kernel.n = 0;
+    for (uint32_t i = 0; i < from.n_places; i += 2) {
+        uint32_t stack = g->words.p[from.places + i + 1], frame = frame_step(g, g->words.p[from.places + i], class);
+        if (frame == FAILED || (frame && !pair_add(g, &g->kernel, frame, stack)))
+            return FAILED;
+    }
+    to = state_of_kernel(g);
+    if (to != FAILED)
+        g->words.p[from.next + class] = to;
+    return to;
+}
+
+bool ds_automaton_init(ds_grammar *g)
+{
+    uint32_t first;
+
+    g->mark = calloc(g->nodes.n, sizeof *g->mark);
+    if (!g->mark)
+        return false;
+    g->bytes += g->nodes.n * sizeof *g->mark;
+    set_begin(g);
+    if (set_end(g) != 0) /* frame 0 is the empty set */
+        return false;
+    g->kernel.n = 0;
+    if (state_of_kernel(g) != 0) /* state 0 is where nothing fits */
+        return false;
+    if (!PUSH(g, g->stacks, ((ds_stack){ 0, 0, 0 })) || !PUSH(g, g->stacks, ((ds_stack){ 0, 0, 0 }))) /* STACK_EMPTY, STACK_OPEN */
+        return false;
+    first = frame_of(g, g->start.p[0]);
+    g->first = first == FAILED ? FAILED : ds_automaton_state(g, first, STACK_EMPTY);
+    return g->first != FAILED;
+}
+
+/* ---- reading ---- */
+
+ds_gstate ds_grammar_start(const ds_grammar *g)
+{
+    return g->first;
+}
+
+bool ds_grammar_accepts(const ds_grammar *g, ds_gstate s)
+{
+    return g->states.p[s].ends;
+}
+
+ds_rc ds_grammar_read(ds_grammar *g, ds_gstate *s, const char *text, size_t n, size_t *taken, ds_err *err)
+{
+    for (*taken = 0; *taken < n; ++*taken) {
+        ds_gstate to = ds_automaton_step(g, *s, (uint8_t)text[*taken]);
+        if (to == FAILED)
+            return ds_grammar_failed(g, err);
+        if (to == 0)
+            break;
+        *s = to;
+    }
+    return DS_OK;
+}
+
+void ds_grammar_destroy(ds_grammar *g)
+{
+    if (!g)
+        return;
+    for (uint32_t i = 0; i < g->heads.n; i++) {
+        free(g->heads.p[i].bits);
+        free(g->heads.p[i].ids);
+        free(g->heads.p[i].leaves);
+    }
+    free(g->nodes.p);
+    free(g->start.p);
+    free(g->rank.p);
+    free(g->words.p);
+    free(g->frames.p);
+    free(g->stacks.p);
+    free(g->states.p);
+    free(g->heads.p);
+    free(g->frame_table.slot);
+    free(g->stack_table.slot);
+    free(g->state_table.slot);
+    free(g->mark);
+    free(g->set.p);
+    free(g->work.p);
+    free(g->kernel.p);
+    free(g->places.p);
+    free(g->path.p);
+    free(g->found.p);
+    free(g);
+}
+
+ds_grammar_stats ds_grammar_stat(const ds_grammar *g)
+{
+    return (ds_grammar_stats){ .nodes = g->nodes.n, .states = g->states.n, .bytes = g->bytes };
+}

@@ -1,0 +1,171 @@
+/* Inside of a grammar: syntax trees (what front ends build), the network of nodes, and what reading has built from it. */
+#ifndef DS_GRAMMAR_GRAMMAR_INTERNAL_H
+#define DS_GRAMMAR_GRAMMAR_INTERNAL_H
+
+#include "grammar/grammar.h"
+
+/* ---- syntax trees ---------------------------------------------------------------------------------------------------------------- */
+
+typedef enum {
+    T_EMPTY,  /* the empty text */
+    T_NONE,   /* nothing: the empty language */
+    T_TEXT,   /* bytes a .. a+b of the pool */
+    T_CLASS,  /* one code point of ranges a .. a+b */
+    T_CAT,    /* a, then b; long lists lean to the left */
+    T_ALT,    /* a or b; likewise */
+    T_REPEAT, /* a, `min` to `max` times */
+    T_CALL,   /* rule a */
+    T_CHAIN,  /* list: items that may be left out, with separators */
+    T_DIGITS, /* decimal digits of a multiple of a, no sign */
+} ds_tree_kind;
+
+#define TREE_UNBOUNDED UINT32_MAX
+
+typedef struct {
+    ds_tree_kind kind;
+    uint32_t a, b, min, max;
+} ds_tree;
+
+typedef struct {
+    uint32_t lo, hi; /* code points, both in */
+} ds_range;
+
+/* A growing array of plain elements. */
+#define VEC(type)        \
+    struct {             \
+        type *p;         \
+        uint32_t n, cap; \
+    }
+
+/* What a front end fills. Functions that add return the number of the tree; after a failure (`failed`) they return 0, a T_EMPTY. */
+typedef struct {
+    VEC(ds_tree) trees;
+    VEC(ds_range) ranges;
+    VEC(uint32_t) rules; /* tree of each rule; rule 0 is the start */
+    VEC(uint32_t) items; /* of chains */
+    ds_buf pool;
+    ds_grammar_opts opts;
+    bool failed; /* out of memory or more than max_nodes trees */
+} ds_forest;
+
+void ds_forest_init(ds_forest *f, const ds_grammar_opts *opts);
+void ds_forest_free(ds_forest *f);
+uint32_t ds_tree_new(ds_forest *f, ds_tree_kind kind, uint32_t a, uint32_t b);
+uint32_t ds_tree_text(ds_forest *f, const char *p, size_t n);
+uint32_t ds_tree_cat(ds_forest *f, uint32_t a, uint32_t b);
+uint32_t ds_tree_alt(ds_forest *f, uint32_t a, uint32_t b); /* T_NONE or b alone where a is T_NONE */
+uint32_t ds_tree_repeat(ds_forest *f, uint32_t a, uint32_t min, uint32_t max);
+uint32_t ds_tree_call(ds_forest *f, uint32_t rule);
+uint32_t ds_rule_new(ds_forest *f, uint32_t tree);
+
+/* Sets of code points under construction; taken over by ds_tree_class sorted, merged and without surrogates. */
+typedef VEC(ds_range) ds_set;
+bool ds_set_add(ds_set *s, uint32_t lo, uint32_t hi);
+bool ds_set_normal(ds_set *s);                                            /* sorted and merged */
+bool ds_set_invert(ds_set *s);                                            /* what isn't in it */
+bool ds_set_category(ds_set *s, const char *name, size_t n, bool *known); /* general category "L", "Lu", "Letter" */
+uint32_t ds_tree_class(ds_forest *f, ds_set *s);                          /* s is normal afterwards and stays the caller's */
+
+uint32_t ds_tree_json_class(ds_forest *f, ds_set *s); /* the same as JSON strings write it */
+
+/* Checks, compiles, and frees nothing of the forest. On success *out owns the grammar. `what` names the front end in messages. */
+ds_rc ds_grammar_build(ds_grammar **out, const ds_forest *f, const char *const *rule_names, const char *what, ds_err *err);
+
+/* A regular expression as a tree of f. */
+typedef struct {
+    bool search; /* unanchored: the expression matches somewhere */
+    bool json;   /* the text stands inside a JSON string: characters are written as JSON writes them */
+} ds_regex_opts;
+ds_rc ds_regex_tree(ds_forest *f, const char *p, size_t n, const ds_regex_opts *opts, uint32_t *tree, ds_err *err);
+
+/* ---- the network ----------------------------------------------------------------------------------------------------------------- */
+
+typedef enum {
+    N_END,   /* of a rule */
+    N_BYTE,  /* lo..hi, then a */
+    N_SPLIT, /* a or b, without a byte */
+    N_CALL,  /* rule b, then a */
+    N_DEAD,  /* leads nowhere */
+} ds_node_kind;
+
+typedef struct {
+    uint8_t kind, lo, hi;
+    uint32_t a, b;
+} ds_node;
+
+/* A frame: the nodes of one rule where a text may stand, as a set. 0 is the empty set. */
+typedef struct {
+    uint32_t nodes, n_nodes; /* into words */
+    uint32_t next;           /* into words: for each byte class a frame, or UNKNOWN */
+    uint32_t calls, n_calls; /* into words: pairs rule, frame after it; UNKNOWN: not yet made */
+    uint32_t head;           /* its cached mask, UNKNOWN: none */
+    bool ends, bytes;        /* an N_END is among the nodes; an N_BYTE is */
+} ds_frame;
+
+/* A stack: frame to go on with when the rule on top ends, and the stack below. */
+typedef struct {
+    uint32_t frame, below, depth;
+} ds_stack;
+
+enum { STACK_EMPTY = 0, STACK_OPEN = 1 /* whatever lies below isn't known: for masks that hold under any stack */ };
+
+/* A state: places (frame, stack) as reached by the last byte, and those from which a byte can be read. */
+typedef struct {
+    uint32_t kernel, n_kernel; /* into words, pairs */
+    uint32_t places, n_places;
+    uint32_t next; /* into words: for each byte class a state, or UNKNOWN */
+    bool ends;     /* the text may end */
+    bool leaves;   /* STACK_OPEN was popped */
+} ds_state;
+
+/* Tokens that may follow a frame whatever the stack, and trie nodes where its rule may end within a token. */
+typedef struct {
+    uint32_t *bits; /* NULL: few, as ids */
+    uint32_t *ids, n_ids;
+    uint32_t *leaves, n_leaves;
+} ds_head;
+
+#define UNKNOWN UINT32_MAX
+#define FAILED (UINT32_MAX - 1)
+
+typedef struct {
+    uint32_t *slot, cap, n;
+} ds_table; /* open addressing, numbers + 1 */
+
+struct ds_grammar {
+    ds_grammar_opts opts;
+    size_t bytes;     /* taken by everything below */
+    const char *full; /* what exceeded its bound; NULL: nothing */
+    VEC(ds_node) nodes;
+    VEC(uint32_t) start; /* of each rule */
+    VEC(uint32_t) rank;  /* of each node: lower ones lead to the end */
+    uint8_t class_of[256], class_byte[256];
+    uint32_t n_classes;
+    VEC(uint32_t) words;
+    VEC(ds_frame) frames;
+    VEC(ds_stack) stacks;
+    VEC(ds_state) states;
+    VEC(ds_head) heads;
+    ds_table frame_table, stack_table, state_table;
+    uint32_t *mark, stamp; /* of nodes, for closures */
+    VEC(uint32_t) set;     /* a set under construction */
+    VEC(uint32_t) work;
+    VEC(uint32_t) kernel; /* pairs under construction */
+    VEC(uint32_t) places;
+    VEC(uint32_t) path;        /* states along a token */
+    VEC(uint32_t) found;       /* for heads */
+    const ds_token_trie *trie; /* the masks in `heads` are for it */
+    ds_gstate first;
+};
+
+/* Room for one more element; false: memory or bound. */
+bool ds_grammar_room(ds_grammar *g, void **p, uint32_t n, uint32_t *cap, size_t size);
+#define PUSH(g, v, x) (ds_grammar_room(g, (void **)&(v).p, (v).n, &(v).cap, sizeof *(v).p) && (((v).p[(v).n++] = (x)), true))
+
+bool ds_automaton_init(ds_grammar *g);
+/* 0: not in the language; FAILED */
+ds_gstate ds_automaton_step(ds_grammar *g, ds_gstate s, uint8_t byte);
+ds_gstate ds_automaton_state(ds_grammar *g, uint32_t frame, uint32_t stack); /* the state of one place; FAILED */
+ds_rc ds_grammar_failed(const ds_grammar *g, ds_err *err);
+
+#endif

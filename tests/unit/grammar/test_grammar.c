@@ -1,0 +1,299 @@
+/* Grammars: the language of each front end, masks against a try of every token, bounds. */
+#include "test.h"
+
+#include "fault.h"
+#include "grammar/grammar.h"
+
+static ds_tokenizer *tok;
+static ds_token_trie *trie;
+
+static ds_rc open_regex(ds_grammar **g, const char *s, ds_err *err)
+{
+    return ds_grammar_regex(g, s, strlen(s), NULL, err);
+}
+
+typedef struct {
+    size_t at;
+    bool match;
+} verdict;
+
+static verdict judge(ds_grammar *g, const char *s, size_t n)
+{
+    ds_gstate at = ds_grammar_start(g);
+    ds_err err = { 0 };
+    verdict v;
+
+    assert_ok(ds_grammar_read(g, &at, s, n, &v.at, &err));
+    v.match = v.at == n && ds_grammar_accepts(g, at);
+    return v;
+}
+
+static void regex_language(void **state)
+{
+    static const struct {
+        const char *pattern, *text;
+        size_t at;
+        bool match;
+    } cases[] = {
+        { "abc", "abc", 3, true },
+        { "abc", "ab", 2, false },
+        { "abc", "abcd", 3, false },
+        { "", "", 0, true },
+        { "^a|b$", "b", 1, true },
+        { "a*", "aaab", 3, false },
+        { "(ab?){2,3}", "abaa", 4, true },
+        { "(ab?){2,3}", "abaaa", 4, false },
+        { "(?:x|yz)+?", "xyzx", 4, true },
+        { "(?<name>x)", "x", 1, true },
+        { "[^a-c]", "\xc3\xa9", 2, true },
+        { "[^a-c]", "b", 0, false },
+        { "[^a]", "\xed\xa0\x80", 1, false }, /* a surrogate is no character */
+        { "\\u{1F600}|\\uD83D\\uDE01", "\xf0\x9f\x98\x81", 4, true },
+        { ".", "\n", 0, false },
+        { "[\\s\\S]", "\n", 1, true },
+        { "\\p{Lu}\\P{Lu}", "\xc3\x84x", 3, true },
+        { "\\d+\\.\\w{2}", "12.a_", 5, true },
+        { "[\\d-]+", "1-2", 3, true },
+        { "a{,2}", "a{,2}", 5, true },
+        { "(a|b|)c", "c", 1, true },
+        { "(((x*)*)*)*y", "xxxxy", 5, true },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        ds_grammar *g;
+        ds_err err = { 0 };
+        verdict v;
+        assert_ok(open_regex(&g, cases[i].pattern, &err));
+        v = judge(g, cases[i].text, strlen(cases[i].text));
+        if (v.at != cases[i].at || v.match != cases[i].match)
+            fail_msg("%s on %s: %zu %d", cases[i].pattern, cases[i].text, v.at, v.match);
+        ds_grammar_destroy(g);
+    }
+}
+
+static void regex_refusals(void **state)
+{
+    static const char *const cases[][2] = {
+        { "a(?=b)", "look-ahead" },
+        { "(?<!a)b", "look-behind" },
+        { "(a)\\1", "back ref" },
+        { "\\bx", "word bound" },
+        { "(?i)a", "flags" },
+        { "(?>a)", "atomic" },
+        { "a++", "possessive" },
+        { "a**", "nothing to repeat" },
+        { "*", "nothing to repeat" },
+        { "a{2}{3}", "nothing to re" },
+        { "(a", "no end" },
+        { "a)", "no group" },
+        { "[a", "no end" },
+        { "[b-a]", "no range" },
+        { "a^b", "anchors" },
+        { "(^a)", "anchors" },
+        { "a{3,2}", "wrong order" },
+        { "\\p{Greek}", "categories" },
+        { "\\ud800", "no code point" },
+        { "\\q", "escape" },
+        { "[]", "no text is in" },
+        { "\xff", "UTF-8" },
+        { "a\\", "backslash" },
+        { "x{100001}", "repeats" },
+        { "(x{1000}){1000}", "more nodes" },
+        { "((()){60000}){60000}", "more nodes" },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        ds_grammar *g;
+        ds_err err = { 0 };
+        assert_refused(open_regex(&g, cases[i][0], &err), DS_E_ARG, cases[i][1]);
+        assert_null(g);
+    }
+}
+
+/* The mask is the set of tokens that can be read, in every state along members; and accept agrees with it. */
+static void masks_are_exact(ds_grammar *g, const char *what)
+{
+    uint32_t words = ds_token_trie_words(trie), *got = calloc(words, 4);
+    ds_err err = { 0 };
+    ds_buf b = { 0 };
+
+    for (uint64_t i = 0; i < 6; i++) {
+        ds_gstate s = ds_grammar_start(g);
+        size_t taken;
+        ds_buf_clear(&b);
+        assert_ok(ds_grammar_sample(g, 7, i, &b, &err));
+        for (size_t at = 0;; at++) {
+            assert_ok(ds_grammar_mask(g, trie, s, got, &err));
+            for (uint32_t id = 0; id < ds_tokenizer_size(tok); id++) {
+                size_t n;
+                const char *p = ds_tokenizer_bytes(tok, id, &n);
+                ds_gstate to = s;
+                bool want = ds_tokenizer_kind(tok, id) == DS_TOKEN_TEXT && n;
+                if (want) {
+                    assert_ok(ds_grammar_read(g, &to, p, n, &taken, &err));
+                    want = taken == n;
+                }
+                if (want != (got[id / 32] >> id % 32 & 1))
+                    fail_msg("%s after '%.*s': token %u, mask %d", what, (int)at, ds_buf_str(&b), id, !want);
+            }
+            if (at == b.len || at == 40)
+                break;
+            assert_ok(ds_grammar_read(g, &s, b.p + at, 1, &taken, &err));
+            assert_int_equal(taken, 1);
+        }
+        if (b.len <= 40)
+            assert_true(ds_grammar_accepts(g, s));
+    }
+    free(got);
+    ds_buf_free(&b);
+}
+
+static void regex_masks(void **state)
+{
+    static const char *const patterns[] = { "\"[^\"\\\\]*\"", "(yes|no|maybe), .*", "[a-z]+( [a-z]+){0,3}", "(ab|a)(c|bcd)*",
+                                            "\\p{L}{2,5}!?" };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof patterns / sizeof *patterns; i++) {
+        ds_grammar *g;
+        ds_err err = { 0 };
+        assert_ok(open_regex(&g, patterns[i], &err));
+        masks_are_exact(g, patterns[i]);
+        ds_grammar_destroy(g);
+    }
+}
+
+static uint32_t id_of(const char *text)
+{
+    for (uint32_t id = 0; id < ds_tokenizer_size(tok); id++) {
+        size_t n;
+        const char *p = ds_tokenizer_bytes(tok, id, &n);
+        if (n == strlen(text) && memcmp(p, text, n) == 0 && ds_tokenizer_kind(tok, id) == DS_TOKEN_TEXT)
+            return id;
+    }
+    fail_msg("no token %s", text);
+    return 0;
+}
+
+/* Rows end at the first illegal draft, and each is the mask of its position; states are values. */
+static void draft_masks(void **state)
+{
+    uint32_t words = ds_token_trie_words(trie), drafts[3] = { id_of("a"), id_of("b"), id_of("z") }, rows, taken, control;
+    uint32_t *got = calloc(4 * words, 4), *one = calloc(words, 4);
+    ds_gstate s;
+    ds_grammar *g;
+    ds_err err = { 0 };
+
+    (void)state;
+    assert_ok(open_regex(&g, "ab[cd]|aq", &err));
+    s = ds_grammar_start(g);
+    assert_ok(ds_grammar_masks(g, trie, s, drafts, 3, got, words, &rows, &err));
+    assert_int_equal(rows, 3);
+    for (uint32_t i = 0; i < rows; i++) {
+        ds_gstate at = ds_grammar_start(g);
+        assert_ok(ds_grammar_accept(g, trie, &at, drafts, i, &taken, &err));
+        assert_int_equal(taken, i);
+        assert_ok(ds_grammar_mask(g, trie, at, one, &err));
+        assert_memory_equal(one, got + i * words, words * 4);
+    }
+    control = ds_tokenizer_control(tok, "</think>");
+    assert_int_not_equal(control, DS_TOKEN_NONE);
+    assert_ok(ds_grammar_accept(g, trie, &s, &control, 1, &taken, &err));
+    assert_int_equal(taken, 0);
+    ds_grammar_destroy(g);
+    assert_ok(open_regex(&g, "[\\s\\S]*", &err)); /* anything: yet no control token, though its spelling would fit */
+    s = ds_grammar_start(g);
+    assert_ok(ds_grammar_mask(g, trie, s, one, &err));
+    assert_false(one[control / 32] >> control % 32 & 1);
+    ds_grammar_destroy(g);
+    free(got);
+    free(one);
+}
+
+static void choices(void **state)
+{
+    static const char text[] = "[\"red\", \"re\", \"\\u00e9\\n\"]";
+    ds_json_doc *doc;
+    ds_grammar *g;
+    ds_err err = { 0 };
+
+    (void)state;
+    assert_ok(ds_json_parse(&doc, text, strlen(text), NULL, &err));
+    assert_ok(ds_grammar_choices(&g, ds_json_root(doc), NULL, &err));
+    assert_true(judge(g, "re", 2).match);
+    assert_true(judge(g, "red", 3).match);
+    assert_true(judge(g, "\xc3\xa9\n", 3).match);
+    assert_int_equal(judge(g, "rex", 3).at, 2);
+    masks_are_exact(g, "choices");
+    ds_grammar_destroy(g);
+    ds_json_free(doc);
+    assert_ok(ds_json_parse(&doc, "[\"a\",1]", 7, NULL, &err));
+    assert_refused(ds_grammar_choices(&g, ds_json_root(doc), NULL, &err), DS_E_ARG, "choices[1]");
+    ds_json_free(doc);
+    assert_ok(ds_json_parse(&doc, "[]", 2, NULL, &err));
+    assert_refused(ds_grammar_choices(&g, ds_json_root(doc), NULL, &err), DS_E_ARG, "no text");
+    ds_json_free(doc);
+}
+
+/* A language that needs more states than allowed says so, and what was there stays good. */
+static void bounds(void **state)
+{
+    static const ds_grammar_opts small = { .max_states = 50 };
+    static const char pattern[] = "(a|b)*a(a|b){30}";
+    ds_grammar *g;
+    ds_gstate s, kept;
+    size_t taken;
+    ds_err err = { 0 };
+    ds_rc rc = DS_OK;
+
+    (void)state;
+    assert_ok(ds_grammar_regex(&g, pattern, strlen(pattern), &small, &err));
+    kept = s = ds_grammar_start(g);
+    for (uint32_t i = 0, x = 1; i < 1000 && rc == DS_OK; i++, x = x * 1103515245 + 12345)
+        rc = ds_grammar_read(g, &s, x >> 16 & 1 ? "a" : "b", 1, &taken, &err);
+    assert_refused(rc, DS_E_AGAIN, "states");
+    assert_ok(ds_grammar_read(g, &kept, "a", 1, &taken, &err));
+    ds_grammar_destroy(g);
+}
+
+static ds_rc attempt(void *ctx, ds_err *err)
+{
+    ds_grammar *g;
+    ds_rc rc = open_regex(&g, "(yes|[^x\\d]{2,4})+", err);
+
+    if (rc == DS_OK)
+        rc = ds_grammar_mask(g, trie, ds_grammar_start(g), ctx, err);
+    ds_grammar_destroy(g);
+    return rc;
+}
+
+static void no_memory(void **state)
+{
+    uint32_t *got = calloc(ds_token_trie_words(trie), 4);
+
+    (void)state;
+    assert_true(fault_every_allocation(attempt, got) > 20);
+    free(got);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(regex_language), cmocka_unit_test(regex_refusals), cmocka_unit_test(regex_masks), cmocka_unit_test(draft_masks),
+        cmocka_unit_test(choices),        cmocka_unit_test(bounds),         cmocka_unit_test(no_memory),
+    };
+    ds_err err = { 0 };
+    int failed;
+
+    if (ds_tokenizer_open(&tok, DS_TEST_ROOT "/models/demo/tokenizer.json", &err) != DS_OK ||
+        ds_token_trie_create(&trie, tok, &err) != DS_OK) {
+        fprintf(stderr, "%s\n", err.msg);
+        return 1;
+    }
+    failed = cmocka_run_group_tests(tests, NULL, NULL);
+    ds_token_trie_destroy(trie);
+    ds_tokenizer_destroy(tok);
+    return failed;
+}
