@@ -16,7 +16,7 @@
 enum { FILE_MAX_BYTES = 16 << 20 };
 
 typedef struct {
-    const char *regex, *choices;
+    const char *json_schema, *regex, *choices;
     const char *tokenizer, *prefix;
     int64_t seed, n;
     bool json;
@@ -25,6 +25,11 @@ typedef struct {
 typedef enum { MATCH, MASK, COMPILE, SAMPLE } verb;
 
 static const ds_opt table[] = {
+    { .name = "json-schema",
+      .type = DS_OPT_STR,
+      .offset = offsetof(options, json_schema),
+      .arg = "F.json",
+      .help = "JSON text of a value that fits" },
     { .name = "regex",
       .type = DS_OPT_STR,
       .offset = offsetof(options, regex),
@@ -66,14 +71,14 @@ static const ds_opt_cmd command = {
     .summary =
         "VERB is match: is the text on standard input in the language, can it be continued to one that is, how many of its bytes fit;\n"
         "mask: the token ids that may follow a prefix; compile: time, states and bytes; sample: random members, one JSON string a line.",
-    .usage = "VERB (--regex S | --choices F.json) [options]",
+    .usage = "VERB (--json-schema F.json | --regex S | --choices F.json) [options]",
     .example = "echo -n 2026-01 | deepserve grammar match --regex '[0-9]{4}-[0-9]{2}-[0-9]{2}'",
     .opts = table,
 };
 
 static ds_rc make(const options *o, ds_grammar **g, ds_err *err)
 {
-    const char *path = o->choices;
+    const char *path = o->choices ? o->choices : o->json_schema;
     ds_json_doc *doc = NULL;
     char *text, label[100];
     size_t n;
@@ -87,8 +92,10 @@ static ds_rc make(const options *o, ds_grammar **g, ds_err *err)
     rc = ds_json_parse(&doc, text, n, NULL, err);
     if (rc != DS_OK)
         ds_err_prefix(err, rc, "%s: ", ds_file_label(label, sizeof label, path));
-    else
+    else if (o->choices)
         rc = ds_grammar_choices(g, ds_json_root(doc), NULL, err);
+    else
+        rc = ds_grammar_json_schema(g, ds_json_root(doc), NULL, err);
     ds_json_free(doc);
     free(text);
     return rc;
@@ -212,8 +219,8 @@ int ds_cmd_grammar(int argc, char **argv)
         v++;
     if (!n || !verbs[v])
         return ds_cli_wrong("grammar", "what to do comes first: match, mask, compile or sample");
-    if ((o.regex != NULL) + (o.choices != NULL) != 1)
-        return ds_cli_wrong("grammar", "exactly one of --regex, --choices is needed");
+    if ((o.json_schema != NULL) + (o.regex != NULL) + (o.choices != NULL) != 1)
+        return ds_cli_wrong("grammar", "exactly one of --json-schema, --regex, --choices is needed");
     if (v == MASK && !o.tokenizer)
         return ds_cli_wrong("grammar", "mask needs --tokenizer");
     rc = work((verb)v, &o, &out, &err);

@@ -152,11 +152,15 @@ static uint32_t chain(compiler *c, const ds_tree *t, uint32_t next)
         later = loop;
     }
     first = more ? split(c, compile(c, more, later), next) : next;
+    if (first == FAILED)
+        return FAILED;
     for (uint32_t i = n; i-- > 0;) { /* later: something stands before item i; first: nothing does */
         bool needed = item[2 * i + 1];
         uint32_t with = compile(c, item[2 * i], later), after = compile(c, separator, with);
         first = needed ? with : split(c, with, first);
         later = needed ? after : split(c, after, later);
+        if (first == FAILED || later == FAILED)
+            return FAILED;
     }
     return first;
 }
@@ -423,7 +427,7 @@ ds_rc ds_grammar_build(ds_grammar **out, const ds_forest *f, const char *const *
     g->opts = f->opts;
     g->bytes = sizeof *g;
     if (f->failed)
-        g->full = f->trees.n >= f->opts.max_nodes ? "nodes" : NULL;
+        g->full = f->large ? "nodes" : NULL;
     for (uint32_t i = 0; i < f->rules.n && !f->failed && rc == DS_OK; i++) {
         uint32_t end = node(&c, N_END, 0, 0), start = compile(&c, f->rules.p[i], end);
         if (start == FAILED || !PUSH(g, g->start, start))

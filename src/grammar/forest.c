@@ -46,7 +46,8 @@ void ds_forest_free(ds_forest *f)
 
 uint32_t ds_tree_new(ds_forest *f, ds_tree_kind kind, uint32_t a, uint32_t b)
 {
-    if (f->failed || f->trees.n >= f->opts.max_nodes || !ADD(f->trees, ((ds_tree){ .kind = kind, .a = a, .b = b }))) {
+    f->large |= f->trees.n >= f->opts.max_nodes;
+    if (f->failed || f->large || !ADD(f->trees, ((ds_tree){ .kind = kind, .a = a, .b = b }))) {
         f->failed = true;
         return 0;
     }
@@ -59,7 +60,8 @@ uint32_t ds_tree_text(ds_forest *f, const char *p, size_t n)
 
     if (n == 0)
         return 0;
-    if (f->pool.len + n > f->opts.max_bytes || !ds_buf_put(&f->pool, p, n)) {
+    f->large |= f->pool.len + n > f->opts.max_bytes;
+    if (f->large || !ds_buf_put(&f->pool, p, n)) {
         f->failed = true;
         return 0;
     }
@@ -107,6 +109,12 @@ uint32_t ds_rule_new(ds_forest *f, uint32_t tree)
         return 0;
     }
     return f->rules.n - 1;
+}
+
+void ds_forest_item(ds_forest *f, uint32_t x)
+{
+    if (f->failed || !ADD(f->items, x))
+        f->failed = true;
 }
 
 bool ds_set_add(ds_set *s, uint32_t lo, uint32_t hi)
@@ -198,7 +206,7 @@ uint32_t ds_tree_class(ds_forest *f, ds_set *s)
     for (uint32_t i = 0; i < s->n && !f->failed; i++) {
         ds_range r = s->p[i];
         if (f->ranges.n >= f->opts.max_nodes)
-            f->failed = true;
+            f->failed = f->large = true;
         if (r.lo < SURROGATE_LO && r.hi >= SURROGATE_LO)
             f->failed |= !ADD(f->ranges, ((ds_range){ r.lo, SURROGATE_LO - 1 }));
         if (r.lo <= SURROGATE_HI && r.hi >= SURROGATE_LO)

@@ -15,7 +15,7 @@ typedef enum {
     T_ALT,    /* a or b; likewise */
     T_REPEAT, /* a, `min` to `max` times */
     T_CALL,   /* rule a */
-    T_CHAIN,  /* list: items that may be left out, with separators */
+    T_CHAIN,  /* b items that may be left out: items a.. are separator, what may follow them any often (0: nothing), then item, needed… */
     T_DIGITS, /* decimal digits of a multiple of a, no sign */
 } ds_tree_kind;
 
@@ -45,7 +45,8 @@ typedef struct {
     VEC(uint32_t) items; /* of chains */
     ds_buf pool;
     ds_grammar_opts opts;
-    bool failed; /* out of memory or more than max_nodes trees */
+    bool failed; /* out of memory, or: */
+    bool large;  /* more than max_nodes trees */
 } ds_forest;
 
 void ds_forest_init(ds_forest *f, const ds_grammar_opts *opts);
@@ -57,6 +58,7 @@ uint32_t ds_tree_alt(ds_forest *f, uint32_t a, uint32_t b); /* T_NONE or b alone
 uint32_t ds_tree_repeat(ds_forest *f, uint32_t a, uint32_t min, uint32_t max);
 uint32_t ds_tree_call(ds_forest *f, uint32_t rule);
 uint32_t ds_rule_new(ds_forest *f, uint32_t tree);
+void ds_forest_item(ds_forest *f, uint32_t x); /* the next number of `items` */
 
 /* Sets of code points under construction; taken over by ds_tree_class sorted, merged and without surrogates. */
 typedef VEC(ds_range) ds_set;

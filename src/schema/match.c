@@ -298,7 +298,7 @@ static bool check_combined(matcher *m, const ds_json *schema, const ds_json *v, 
 }
 
 /* "#", "#/$defs/name": a JSON pointer into the schema. NULL: leads nowhere. */
-static const ds_json *resolve(const ds_json *root, const ds_json *ref)
+const ds_json *ds_schema_resolve(const ds_json *root, const ds_json *ref)
 {
     const char *p = ref->text;
     char key[256];
@@ -331,7 +331,7 @@ static bool match(matcher *m, const ds_json *schema, const ds_json *v, uint32_t 
         return true;
     ref = ds_json_get(schema, "$ref");
     if (ds_json_is(ref, DS_JSON_STRING)) {
-        const ds_json *target = resolve(m->root, ref);
+        const ds_json *target = ds_schema_resolve(m->root, ref);
         if (target && !match(m, target, v, level + 1))
             return false;
     }
@@ -357,6 +357,13 @@ bool ds_schema_matches(const ds_json *schema, const ds_json *value, char *why, s
 
     if (cap)
         why[0] = '\0';
+    return match(&m, schema, value, 0);
+}
+
+bool ds_schema_matches_in(const ds_json *root, const ds_json *schema, const ds_json *value)
+{
+    matcher m = { .root = root };
+
     return match(&m, schema, value, 0);
 }
 

@@ -18,6 +18,10 @@ bool ds_schema_valid(const ds_json *schema, char *what, size_t cap);
 bool ds_schema_enforceable(const ds_json *schema, char *what, size_t cap);
 /* Whether a value satisfies a schema as far as that can be told; if not, `why` says where and what, in one line. */
 bool ds_schema_matches(const ds_json *schema, const ds_json *value, char *why, size_t cap);
+/* The same for a part of `root`, where its references lead into. */
+bool ds_schema_matches_in(const ds_json *root, const ds_json *schema, const ds_json *value);
+/* What a reference ("#", "#/$defs/name") leads to; NULL: nothing. It need not be a schema. */
+const ds_json *ds_schema_resolve(const ds_json *root, const ds_json *ref);
 /* Whether the pattern matches somewhere in the text; true also when that can't be told. */
 bool ds_schema_pattern_matches(ds_str pattern, ds_str text);
 

@@ -237,6 +237,87 @@ static void choices(void **state)
     ds_json_free(doc);
 }
 
+static ds_rc open_schema(ds_grammar **g, const char *text, ds_err *err)
+{
+    ds_json_doc *doc = NULL;
+    ds_rc rc = ds_json_parse(&doc, text, strlen(text), NULL, err);
+
+    *g = NULL;
+    if (rc == DS_OK)
+        rc = ds_grammar_json_schema(g, ds_json_root(doc), NULL, err);
+    ds_json_free(doc);
+    return rc;
+}
+
+static void schema_masks(void **state)
+{
+    static const char *const schemas[] = {
+        "{\"type\":\"object\",\"properties\":{\"name\":{\"type\":\"string\"},\"age\":{\"type\":\"integer\",\"minimum\":0,\"maximum\":150},"
+        "\"tags\":{\"type\":\"array\",\"items\":{\"enum\":[\"a\",\"b\"]}}},\"required\":[\"name\"]}",
+        "{\"$ref\":\"#/$defs/t\",\"$defs\":{\"t\":{\"type\":\"array\",\"items\":{\"anyOf\":[{\"$ref\":\"#/$defs/"
+        "t\"},{\"type\":\"number\"}]}}}}",
+        "{}",
+        "{\"type\":\"object\",\"properties\":{\"on\":{\"type\":\"boolean\"}},\"additionalProperties\":{\"type\":\"string\",\"maxLength\":3}"
+        "}",
+        "{\"type\":\"string\",\"pattern\":\"^[a-z\\\"]+( [a-z]+)*$\"}",
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof schemas / sizeof *schemas; i++) {
+        ds_grammar *g;
+        ds_err err = { 0 };
+        assert_ok(open_schema(&g, schemas[i], &err));
+        masks_are_exact(g, schemas[i]);
+        ds_grammar_destroy(g);
+    }
+}
+
+static void schema_refusals(void **state)
+{
+    static const char *const cases[][2] = {
+        { "{\"properties\":{\"a\":{\"not\":{}}}}", "#/properties/a/not" },
+        { "{\"items\":{\"if\":true}}", "#/items/if" },
+        { "{\"$ref\":\"https://example.com/s\"}", "#/$ref" },
+        { "{\"$ref\":\"#/properties\",\"properties\":{}}", "#/$ref" },
+        { "{\"$ref\":\"#\"}", "left recursion" },
+        { "{\"allOf\":[{\"$ref\":\"#\"}]}", "left recursion" },
+        { "{\"oneOf\":[{\"minimum\":1},{\"maximum\":2}]}", "#/oneOf" },
+        { "{\"type\":\"integer\",\"minimum\":2,\"maximum\":1}", "no text" },
+        { "{\"type\":\"object\",\"properties\":{\"a\":{\"$ref\":\"#\"}},\"required\":[\"a\"]}", "no text" },
+        { "{\"type\":\"string\",\"pattern\":\"(?=a)\"}", "#/pattern: regex: character 0: look-ahead" },
+        { "{\"type\":\"string\",\"format\":\"iri\"}", "#/format" },
+        { "{\"type\":\"array\",\"uniqueItems\":true}", "#/uniqueItems" },
+        { "{\"type\":\"string\",\"maxLength\":1000000000}", "too large" },
+        { "{\"type\":\"integer\",\"multipleOf\":1001}", "#/multipleOf" },
+        { "false", "no text" },
+        { "3", "got number" },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        ds_grammar *g;
+        ds_err err = { 0 };
+        assert_refused(open_schema(&g, cases[i][0], &err), DS_E_ARG, cases[i][1]);
+        assert_null(g);
+    }
+}
+
+/* Alternatives that multiply end in a refusal, soon. */
+static void schema_hostile(void **state)
+{
+    ds_buf b = { 0 };
+    ds_grammar *g;
+    ds_err err = { 0 };
+
+    (void)state;
+    ds_buf_puts(&b, "{\"allOf\":[");
+    for (int i = 0; i < 20; i++)
+        ds_buf_printf(&b, "%s{\"anyOf\":[{\"minimum\":%d},{\"maxLength\":%d}]}", i ? "," : "", i, i);
+    ds_buf_puts(&b, "]}");
+    assert_refused(open_schema(&g, ds_buf_str(&b), &err), DS_E_ARG, "JSON Schema");
+    ds_buf_free(&b);
+}
+
 /* A language that needs more states than allowed says so, and what was there stays good. */
 static void bounds(void **state)
 {
@@ -269,6 +350,17 @@ static ds_rc attempt(void *ctx, ds_err *err)
     return rc;
 }
 
+static ds_rc attempt_schema(void *ctx, ds_err *err)
+{
+    ds_grammar *g;
+    ds_rc rc =
+        open_schema(&g, "{\"properties\":{\"a\":{\"enum\":[1]}},\"required\":[\"b\"],\"additionalProperties\":{\"type\":\"null\"}}", err);
+
+    (void)ctx;
+    ds_grammar_destroy(g);
+    return rc;
+}
+
 static void no_memory(void **state)
 {
     uint32_t *got = calloc(ds_token_trie_words(trie), 4);
@@ -276,13 +368,16 @@ static void no_memory(void **state)
     (void)state;
     assert_true(fault_every_allocation(attempt, got) > 20);
     free(got);
+    assert_true(fault_every_allocation(attempt_schema, NULL) > 20);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(regex_language), cmocka_unit_test(regex_refusals), cmocka_unit_test(regex_masks), cmocka_unit_test(draft_masks),
-        cmocka_unit_test(choices),        cmocka_unit_test(bounds),         cmocka_unit_test(no_memory),
+        cmocka_unit_test(regex_language),  cmocka_unit_test(regex_refusals), cmocka_unit_test(regex_masks),
+        cmocka_unit_test(draft_masks),     cmocka_unit_test(choices),        cmocka_unit_test(schema_masks),
+        cmocka_unit_test(schema_refusals), cmocka_unit_test(schema_hostile), cmocka_unit_test(bounds),
+        cmocka_unit_test(no_memory),
     };
     ds_err err = { 0 };
     int failed;
