@@ -20,7 +20,7 @@ enum { INDEX_HEADS = 64, INDEX_DIM = 128, BLOCK = 64, MATRICES = 24 };
 static ds_device *dev;
 static ds_mem mem;
 static ds_stream *st;
-static ds_event *done;
+static ds_fence *done;
 static ds_ferry ferry;
 static ds_exec ex;
 static ds_arena scratch;
@@ -424,7 +424,7 @@ int main(int argc, char **argv)
     }
     mem.d = dev;
     must(dev->fn->stream_create(dev, &st, &err), &err);
-    must(dev->fn->event_create(dev, &done, &err), &err);
+    must(dev->fn->fence_create(dev, &done, &err), &err);
     must(ds_ferry_init(&ferry, dev, NULL, (size_t)16 << 20, &err), &err);
     scratch = (ds_arena){ .base = take(SCRATCH), .cap = SCRATCH };
     ex = (ds_exec){ .scratch = &scratch, .bf16 = true, .stream = st };
@@ -442,7 +442,7 @@ int main(int argc, char **argv)
     mhcs();
     free(noise);
     ds_ferry_fini(&ferry);
-    dev->fn->event_destroy(dev, done);
+    dev->fn->fence_destroy(dev, done);
     dev->fn->stream_destroy(dev, st);
     ds_mem_free(&mem);
     ds_device_close(dev);

@@ -72,8 +72,8 @@ static ds_rc run(const options *o, const ds_model *m, ds_pool *pool, const ds_cl
     if (rc == DS_OK)
         rc = ds_solo_prefill(&s, ids->p, ids->n, 1, largest, &res->token, err);
     if (rc == DS_OK)
-        rc = ds_runner_draft(r, &(ds_draft_seq){ .slot = 0, .pos = s.n, .token = res->token, .win_lo = s.dec_win }, 1, NULL, NULL, res->ids,
-                             res->conf, err);
+        rc = ds_runner_draft(r, &(ds_draft_seq){ .slot = 0, .pos = s.n, .token = res->token, .win_lo = s.dec_win }, 1, res->ids, res->conf,
+                             err);
     ds_solo_fini(&s);
     ds_runner_destroy(r);
     return rc;

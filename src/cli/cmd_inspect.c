@@ -180,7 +180,7 @@ static void print_text(ds_buf *b, const ds_model *m, const plan *p)
     print_bytes(b, "sequence state", p->size.slots);
     print_bytes(b, "prefill tails", p->size.tails);
     print_bytes(b, "rotary and other tables", p->size.tables);
-    print_bytes(b, "buffers and scratch", p->size.buffers + p->size.scratch);
+    print_bytes(b, "buffers and scratch", p->size.buffers + p->size.scratch + p->size.stage);
     print_bytes(b, "weights (Engram tables stay on disk)", p->weights);
     print_bytes(b, "all", p->total);
     print_bytes(b, "available here", p->available);
@@ -245,8 +245,8 @@ static void print_json(ds_buf *b, const ds_model *m, const plan *p)
                   "\"scratch_bytes\":%zu,\"weights_bytes\":%" PRIu64 ",\"total_bytes\":%" PRIu64 ",\"available_bytes\":%" PRIu64
                   ",\"fits\":%s,\"largest_context\":%" PRIu64 "}}\n",
                   p->opts.max_context, p->opts.max_seqs, p->opts.max_rows, lay.block_tokens, lay.block_bytes, p->n_blocks, p->size.kv,
-                  lay.slot_bytes, p->size.slots, p->size.tails, p->size.tables, p->size.buffers, p->size.scratch, p->weights, p->total,
-                  p->available, p->fits ? "true" : "false", p->largest_context);
+                  lay.slot_bytes, p->size.slots, p->size.tails, p->size.tables, p->size.buffers + p->size.stage, p->size.scratch,
+                  p->weights, p->total, p->available, p->fits ? "true" : "false", p->largest_context);
 }
 
 int ds_cmd_inspect(int argc, char **argv)

@@ -127,6 +127,7 @@ typedef struct {
 
 struct ds_backend {
     const ds_backend_fns *fn;
+    struct ds_device *device; /* of samplers' tables; NULL: a stub, which has none */
     uint32_t vocab, drafts, window, rollback, lookback, max_context;
     uint64_t block_bytes, slot_bytes;
 };

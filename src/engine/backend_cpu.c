@@ -1,6 +1,6 @@
-/* The device on CPUs: a thread that owns a runner and a team of threads, and runs steps in the order in which they come.
+/* A model on its device: a thread that owns a runner, and runs steps in the order in which they come.
  *
- * A step: operations; drafts for the sequences that verify some; one pass through the model; draws, one sequence a team member; copies of
+ * A step: operations; drafts for the sequences that verify some; one pass through the model; draws; copies of
  * states. Drafts are kept when they equal the draw at their place. Each output position has one draw from the target distribution, a pure
  * function of the sample's seed and the position: what was drafted only decides how many draws a step gives, so the target distribution
  * holds trivially, and a text has the same tokens with and without drafts. */
@@ -10,15 +10,17 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "base/mem.h"
 #include "base/pool.h"
 #include "engine/backend.h"
+#include "kern/device.h"
 
 typedef struct {
     bool decoding, ended;
     uint32_t pos;
     int32_t next; /* token at pos, not processed */
 } live;
+
+_Static_assert(DS_MAX_DRAWS == DS_DEV_MAX_DRAFTS + 1 && (int)DS_MAX_TOP == (int)DS_DEV_MAX_TOP, "a sequence is drawn for in one call");
 
 /* One sequence of the step that runs. */
 typedef struct {
@@ -27,7 +29,8 @@ typedef struct {
     uint32_t drafts;
     int32_t token[DS_DEV_MAX_DRAFTS + 1];
     float chance[DS_DEV_MAX_DRAFTS]; /* that all drafts up to here are kept, as the confidence head sees it */
-    const float *logits;
+    uint32_t logit;                  /* the first row of logits, counted in the step */
+    uint32_t to_draw;                /* rows from which nothing has been drawn yet */
 } job;
 
 typedef struct {
@@ -46,9 +49,11 @@ typedef struct {
     ds_draft_seq *draft_seqs;
     int32_t *draft_ids;
     float *conf;
-    ds_sampler_scratch **scratch; /* by member */
-    uint32_t **words;             /* masks, by member */
-    uint32_t n_members;
+    uint32_t *drawing; /* jobs that are drawn for now */
+    uint32_t *words;   /* [max_seqs][n_words]: masks */
+    size_t n_words;
+    ds_mem mem;           /* words: stage memory */
+    float *prompt_logits; /* [vocab] */
     ds_dev_step *now;
     ds_draft_hook *hook;
     void *hook_ctx;
@@ -75,6 +80,7 @@ static ds_runner_opts runner_opts(const ds_backend_size *s, ds_pool *pool)
                              .n_slots = s->n_slots,
                              .n_tails = s->n_tails,
                              .no_drafts = s->no_drafts,
+                             .device_logits = true,
                              .pool = pool };
 }
 
@@ -88,7 +94,7 @@ bool ds_backend_cpu_bytes(const ds_model *m, const ds_backend_size *size, ds_run
 
 static void copy_slot(cpu_dev *d, uint32_t src, uint32_t dst)
 {
-    memcpy(ds_runner_slot(d->run, dst), ds_runner_slot(d->run, src), d->base.slot_bytes);
+    ds_runner_copy_slot(d->run, src, dst);
     d->slot[dst] = d->slot[src];
 }
 
@@ -103,32 +109,12 @@ static void run_op(cpu_dev *d, const ds_dev_op *op)
         copy_slot(d, op->src, op->dst);
         break;
     case DS_DEV_COPY_BLOCK:
-        memcpy(ds_runner_block(d->run, op->dst), ds_runner_block(d->run, op->src), d->base.block_bytes);
+        ds_runner_copy_block(d->run, op->src, op->dst);
         break;
     }
 }
 
 /* ---- drafts -------------------------------------------------------------------------------------------------------------------------- */
-
-typedef struct {
-    cpu_dev *d;
-    uint32_t first; /* of `drafting` */
-} pick_ctx;
-
-/* Proposes what the sample's own random number would pick here: with equal distributions it is the draw itself. */
-static int32_t pick(void *ctx, uint32_t s, uint32_t i, float *logits)
-{
-    const pick_ctx *c = ctx;
-    const job *j = &c->d->jobs[c->d->drafting[c->first + s]];
-    const ds_dev_sample *sample = c->d->now->rows[j->row].sample;
-    uint32_t index = j->pos + 1 + i - sample->n_prompt;
-    int32_t token;
-
-    if (ds_sampler_is_argmax(sample->sampler, index) ||
-        ds_sampler_draw(sample->sampler, c->d->scratch[0], logits, NULL, index, &token, NULL) != DS_OK)
-        return ds_argmax(logits, c->d->base.vocab);
-    return token;
-}
 
 /* The drafts of all sequences together stay within the step's rows: the least likely ends go first. */
 static void cut_to_budget(cpu_dev *d, uint32_t budget, float least_chance)
@@ -160,17 +146,22 @@ static void make_drafts(cpu_dev *d, ds_dev_step *s)
         const ds_dev_rows *r = &s->rows[j->row];
         if (j->drafts == 0)
             continue;
-        d->draft_seqs[n] = (ds_draft_seq){ .slot = r->slot, .pos = j->pos, .token = j->token[0], .win_lo = r->sample->dec_start };
+        /* what the sample's own random numbers would pick: with equal distributions they are the draws themselves */
+        d->draft_seqs[n] = (ds_draft_seq){ .slot = r->slot,
+                                           .pos = j->pos,
+                                           .token = j->token[0],
+                                           .win_lo = r->sample->dec_start,
+                                           .how = ds_sampler_how(r->sample->sampler),
+                                           .index = j->pos + 1 - r->sample->n_prompt };
         d->drafting[n++] = i;
     }
     if (n == 0)
         return;
     group = d->size.max_rows / B < d->size.max_seqs ? d->size.max_rows / B : d->size.max_seqs;
     for (uint32_t first = 0; first < n; first += group) {
-        pick_ctx c = { d, first };
         uint32_t some = n - first < group ? n - first : group;
         ds_err err;
-        ds_rc rc = ds_runner_draft(d->run, d->draft_seqs + first, some, pick, &c, d->draft_ids, d->conf, &err);
+        ds_rc rc = ds_runner_draft(d->run, d->draft_seqs + first, some, d->draft_ids, d->conf, &err);
         for (uint32_t k = 0; k < some; k++) {
             job *j = &d->jobs[d->drafting[first + k]];
             float chance = 1.0f;
@@ -194,55 +185,73 @@ static void make_drafts(cpu_dev *d, ds_dev_step *s)
 
 /* ---- draws --------------------------------------------------------------------------------------------------------------------------- */
 
-static bool is_stop_id(const ds_dev_sample *s, int32_t token)
+/* Where the first row that is drawn from stands. */
+static uint32_t first_draw_pos(const ds_dev_rows *r, const job *j)
 {
-    for (uint32_t i = 0; i < s->n_stop_ids; i++)
-        if (s->stop_ids[i] == token)
-            return true;
-    return false;
+    return r->decode ? j->pos : r->pos + r->n - 1;
 }
 
-/* The next token of a sample from the logits of position `pos`. */
-static void draw(cpu_dev *d, ds_dev_sample *s, const float *logits, uint32_t pos, uint32_t member, ds_dev_out *out)
+/* What is drawn next for a job: all its rows, or with a grammar one, for the mask of the next depends on the token. */
+static void ask(cpu_dev *d, const job *j, ds_sample_rows *q, uint32_t *words)
 {
-    uint32_t k = out->n_tokens, V = d->base.vocab;
-    const uint32_t *allowed = NULL;
-    int32_t token;
+    const ds_dev_rows *r = &d->now->rows[j->row];
+    const ds_dev_sample *s = r->sample;
+    uint32_t done = d->now->out[j->row].n_tokens;
 
-    if (s->grammar) {
-        memset(d->words[member], 0, ((size_t)V + 31) / 32 * 4);
-        if (s->grammar->mask(s->grammar->ctx, s->sample, d->words[member]))
-            allowed = d->words[member];
-    }
-    out->rc = ds_sampler_draw(s->sampler, d->scratch[member], logits, allowed, pos + 1 - s->n_prompt, &token, NULL);
-    if (out->rc != DS_OK)
+    *q = (ds_sample_rows){ .how = *ds_sampler_how(s->sampler),
+                           .index = first_draw_pos(r, j) + done + 1 - s->n_prompt,
+                           .row = j->logit + done,
+                           .n = s->grammar ? 1 : j->to_draw,
+                           .n_top = s->n_top,
+                           .logprobs = s->logprobs };
+    for (uint32_t i = 0; i + 1 < q->n; i++)
+        q->draft[i] = j->token[done + i + 1];
+    if (!s->grammar)
         return;
-    if (s->grammar)
-        s->grammar->accept(s->grammar->ctx, s->sample, token);
-    if (s->logprobs) {
-        ds_logprob top[DS_DEV_MAX_TOP];
-        ds_logprobs(logits, V, token, &out->logprob[k], top, s->n_top);
-        for (uint32_t i = 0; i < s->n_top; i++)
-            out->top[k * DS_DEV_MAX_TOP + i] = (ds_gen_logprob){ top[i].id, top[i].logprob };
-    }
-    out->token[k] = token;
-    out->n_tokens++;
-    out->ended = is_stop_id(s, token) || pos + 2 >= s->limit;
-    if (!is_stop_id(s, token))
-        ds_sampler_see_output(s->sampler, token);
+    memset(words, 0, d->n_words * sizeof *words);
+    if (s->grammar->mask(s->grammar->ctx, s->sample, words))
+        q->allowed = words;
 }
 
-/* Log-probabilities of the prompt's tokens, each from the row in front of it. */
-static void score_prompt(const cpu_dev *d, const ds_dev_rows *r, const float *logits)
+static void take_draws(cpu_dev *d, job *j, const ds_drawn *drawn, const ds_logprob *top)
+{
+    const ds_dev_rows *r = &d->now->rows[j->row];
+    const ds_dev_sample *s = r->sample;
+    ds_dev_out *out = &d->now->out[j->row];
+
+    for (uint32_t i = 0; i < drawn->n; i++) {
+        uint32_t k = out->n_tokens++;
+        out->token[k] = drawn->token[i];
+        out->logprob[k] = drawn->logprob[i];
+        for (uint32_t t = 0; t < s->n_top; t++)
+            out->top[k * DS_DEV_MAX_TOP + t] = (ds_gen_logprob){ top[i * DS_MAX_TOP + t].id, top[i * DS_MAX_TOP + t].logprob };
+        if (s->grammar)
+            s->grammar->accept(s->grammar->ctx, s->sample, drawn->token[i]);
+        out->ended = (drawn->stopped && i + 1 == drawn->n) || first_draw_pos(r, j) + k + 2 >= s->limit;
+    }
+    if (drawn->none)
+        out->rc = DS_E_ARG;
+    j->to_draw -= s->grammar ? 1 : j->to_draw;
+    if (drawn->none || out->ended || (j->to_draw && out->token[out->n_tokens - 1] != j->token[out->n_tokens]))
+        j->to_draw = 0;
+}
+
+/* Log-probabilities of the prompt's tokens, each from the row in front of it. Rare, and so done by the host, on copies. */
+static ds_rc score_prompt(cpu_dev *d, const ds_dev_rows *r, uint32_t first)
 {
     ds_dev_sample *s = r->sample;
     uint32_t V = d->base.vocab, top = s->n_prompt_top;
+    const float *logits = d->prompt_logits;
     ds_logprob best[DS_DEV_MAX_TOP];
 
-    for (uint32_t i = 0; i < r->n && r->pos + i + 1 < s->n_prompt; i++, logits += V) {
+    for (uint32_t i = 0; i < r->n && r->pos + i + 1 < s->n_prompt; i++) {
         uint32_t at = r->pos + i + 1, id = (uint32_t)s->prompt[at], rank = 1;
+        ds_rc rc;
         if (id >= V) /* inside an image */
             continue;
+        rc = ds_runner_read_logits(d->run, first + i, d->prompt_logits, NULL);
+        if (rc != DS_OK)
+            return rc;
         ds_logprobs(logits, V, (int32_t)id, &s->prompt_lp[at], best, top);
         for (uint32_t t = 0; t < V; t++)
             rank += logits[t] > logits[id];
@@ -250,35 +259,51 @@ static void score_prompt(const cpu_dev *d, const ds_dev_rows *r, const float *lo
         for (uint32_t t = 0; t < top; t++)
             s->prompt_top[(size_t)at * top + t] = (ds_gen_logprob){ best[t].id, best[t].logprob };
     }
+    return DS_OK;
 }
 
-static void draw_all(cpu_dev *d, const job *j, uint32_t member)
+/* What a job's n logits, from row `first` of the step's on, are for. */
+static void use_logits(cpu_dev *d, job *j, uint32_t first, uint32_t n)
 {
     const ds_dev_rows *r = &d->now->rows[j->row];
     ds_dev_out *out = &d->now->out[j->row];
 
-    if (!j->logits)
+    j->logit = first;
+    j->to_draw = n;
+    if (r->decode || !r->all_logits)
         return;
-    if (!r->decode) {
-        if (r->all_logits)
-            score_prompt(d, r, j->logits);
-        if (r->draw)
-            draw(d, r->sample, j->logits + (r->all_logits ? (size_t)(r->n - 1) * d->base.vocab : 0), r->pos + r->n - 1, member, out);
-        return;
-    }
-    for (uint32_t i = 0; i <= j->drafts; i++) {
-        draw(d, r->sample, j->logits + (size_t)i * d->base.vocab, j->pos + i, member, out);
-        if (out->rc != DS_OK || out->ended || (i < j->drafts && out->token[out->n_tokens - 1] != j->token[i + 1]))
-            return;
-    }
+    out->rc = score_prompt(d, r, first);
+    j->logit += n - 1;
+    j->to_draw = r->draw && out->rc == DS_OK;
 }
 
-static void draw_member(void *arg, uint32_t member, uint32_t n_members)
+/* Tokens of n jobs from the logits of the step. */
+static void draw(cpu_dev *d, job *jobs, uint32_t n_jobs)
 {
-    cpu_dev *d = arg;
-
-    for (uint32_t i = member; i < d->n_jobs; i += n_members)
-        draw_all(d, &d->jobs[i], member);
+    for (;;) {
+        ds_sample_rows *rows = ds_runner_sample_rows(d->run);
+        const ds_logprob *top;
+        const ds_drawn *drawn;
+        uint32_t n = 0;
+        ds_rc rc;
+        for (uint32_t i = 0; i < n_jobs; i++)
+            if (jobs[i].to_draw) {
+                ask(d, &jobs[i], &rows[n], d->words + n * d->n_words);
+                d->drawing[n++] = i;
+            }
+        if (n == 0)
+            return;
+        rc = ds_runner_sample(d->run, n, &drawn, &top, NULL);
+        for (uint32_t i = 0; i < n; i++) {
+            job *j = &jobs[d->drawing[i]];
+            if (rc == DS_OK) {
+                take_draws(d, j, &drawn[i], top + (size_t)i * DS_MAX_DRAWS * DS_MAX_TOP);
+                continue;
+            }
+            d->now->out[j->row].rc = rc;
+            j->to_draw = 0;
+        }
+    }
 }
 
 /* ---- a step -------------------------------------------------------------------------------------------------------------------------- */
@@ -323,7 +348,7 @@ static void collect_jobs(cpu_dev *d, ds_dev_step *s)
         if (out->skipped)
             continue;
         j->row = i;
-        j->logits = NULL;
+        j->to_draw = 0;
         j->drafts = 0;
         j->pos = r->decode ? l->pos : r->pos;
         if (r->decode) {
@@ -338,33 +363,31 @@ static void collect_jobs(cpu_dev *d, ds_dev_step *s)
 /* All sequences in one pass; if that fails each alone, so that only the guilty ones fail. */
 static void forward(cpu_dev *d, ds_dev_step *s)
 {
-    const float *logits;
+    uint64_t begin;
+    uint32_t logits = 0;
     ds_err err;
     ds_rc rc;
 
     for (uint32_t i = 0; i < d->n_jobs; i++)
         d->seqs[i] = rows_of(d, &d->jobs[i]);
-    rc = ds_runner_step(d->run, d->seqs, d->n_jobs, &logits, &err);
+    rc = ds_runner_step(d->run, d->seqs, d->n_jobs, NULL, &err);
     if (rc == DS_OK) {
-        uint64_t begin = ds_now_ns();
+        begin = ds_now_ns();
         for (uint32_t i = 0; i < d->n_jobs; i++) {
-            d->jobs[i].logits = d->seqs[i].n_logits ? logits : NULL;
-            logits += (size_t)d->seqs[i].n_logits * d->base.vocab;
+            use_logits(d, &d->jobs[i], logits, d->seqs[i].n_logits);
+            logits += d->seqs[i].n_logits;
         }
-        if (d->pool && d->n_jobs > 1)
-            ds_pool_run(d->pool, draw_member, d);
-        else
-            draw_member(d, 0, 1);
+        draw(d, d->jobs, d->n_jobs);
         s->sample_ns = ds_now_ns() - begin;
         return;
     }
     for (uint32_t i = 0; i < d->n_jobs; i++) {
         job *j = &d->jobs[i];
         ds_dev_out *out = &s->out[j->row];
-        out->rc = d->n_jobs == 1 ? rc : ds_runner_step(d->run, &d->seqs[i], 1, &logits, &err);
-        if (out->rc == DS_OK && d->seqs[i].n_logits) {
-            j->logits = logits;
-            draw_all(d, j, 0);
+        out->rc = d->n_jobs == 1 ? rc : ds_runner_step(d->run, &d->seqs[i], 1, NULL, &err);
+        if (out->rc == DS_OK) {
+            use_logits(d, j, 0, d->seqs[i].n_logits);
+            draw(d, j, 1);
         }
     }
 }
@@ -486,14 +509,9 @@ static void cpu_destroy(ds_backend *b)
     pthread_mutex_destroy(&d->mu);
     pthread_cond_destroy(&d->came);
     pthread_cond_destroy(&d->gone);
-    for (uint32_t i = 0; i < d->n_members; i++) {
-        if (d->scratch)
-            ds_sampler_scratch_destroy(d->scratch[i]);
-        if (d->words)
-            free(d->words[i]);
-    }
-    free(d->scratch);
-    free(d->words);
+    ds_mem_free(&d->mem);
+    free(d->prompt_logits);
+    free(d->drawing);
     free(d->slot);
     free(d->jobs);
     free(d->seqs);
@@ -514,27 +532,22 @@ void ds_backend_cpu_hook(ds_backend *b, ds_draft_hook *fn, void *ctx)
 
 static ds_rc take(cpu_dev *d, ds_err *err)
 {
-    uint32_t n = d->size.max_seqs, V = d->base.vocab;
-    ds_rc rc = DS_OK;
+    uint32_t n = d->size.max_seqs;
 
     d->slot = calloc(d->size.n_slots, sizeof *d->slot);
     d->jobs = calloc(n, sizeof *d->jobs);
     d->seqs = calloc(n, sizeof *d->seqs);
     d->drafting = calloc(n, sizeof *d->drafting);
+    d->drawing = calloc(n, sizeof *d->drawing);
     d->draft_seqs = calloc(n, sizeof *d->draft_seqs);
     d->draft_ids = calloc((size_t)n * (DS_DEV_MAX_DRAFTS + 1), sizeof *d->draft_ids);
     d->conf = calloc((size_t)n * (DS_DEV_MAX_DRAFTS + 1), sizeof *d->conf);
-    d->scratch = calloc(d->n_members, sizeof *d->scratch);
-    d->words = calloc(d->n_members, sizeof *d->words);
-    if (!d->slot || !d->jobs || !d->seqs || !d->drafting || !d->draft_seqs || !d->draft_ids || !d->conf || !d->scratch || !d->words)
+    d->prompt_logits = calloc(d->base.vocab, sizeof *d->prompt_logits);
+    d->words = ds_mem_take(&d->mem, DS_MEM_STAGE, n * d->n_words * sizeof *d->words, NULL);
+    if (!d->slot || !d->jobs || !d->seqs || !d->drafting || !d->drawing || !d->draft_seqs || !d->draft_ids || !d->conf ||
+        !d->prompt_logits || !d->words)
         return ds_fail(err, DS_E_NOMEM, "engine: out of memory for %u sequences", n);
-    for (uint32_t i = 0; i < d->n_members && rc == DS_OK; i++) {
-        rc = ds_sampler_scratch_create(&d->scratch[i], V, err);
-        d->words[i] = calloc(((size_t)V + 31) / 32, 4);
-        if (rc == DS_OK && !d->words[i])
-            rc = ds_fail(err, DS_E_NOMEM, "engine: out of memory for %u sequences", n);
-    }
-    return rc;
+    return DS_OK;
 }
 
 ds_rc ds_backend_cpu_create(ds_backend **out, const ds_model *m, ds_pool *pool, const ds_backend_size *size, ds_err *err)
@@ -553,8 +566,10 @@ ds_rc ds_backend_cpu_create(ds_backend **out, const ds_model *m, ds_pool *pool, 
     d->m = m;
     d->pool = pool;
     d->size = *size;
-    d->n_members = pool ? ds_pool_size(pool) : 1;
+    d->mem.d = ds_model_device(m);
+    d->n_words = ((size_t)lay.vocab + 31) / 32;
     d->base = (ds_backend){ .fn = &fns,
+                            .device = ds_model_device(m),
                             .vocab = lay.vocab,
                             .drafts = lay.drafts < DS_DEV_MAX_DRAFTS ? lay.drafts : DS_DEV_MAX_DRAFTS,
                             .window = lay.window,

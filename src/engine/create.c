@@ -118,8 +118,8 @@ static bool model_bytes(ds_gen_plan *p, const ds_model *m, const ds_engine_opts 
     p->tails = rs.tails;
     p->tables = rs.tables;
     p->buffers = rs.buffers + rs.scratch;
-    p->host = host_bytes(o);
-    p->total = rs.total + p->host;
+    p->host = host_bytes(o) + rs.stage;
+    p->total = rs.total + host_bytes(o);
     return true;
 }
 

@@ -212,12 +212,11 @@ static ds_rc make_sample(ds_eng_sample *s, const ds_engine *e, ds_eng_request *r
         return ds_fail(err, DS_E_NOMEM, "engine: out of memory for a request of %u tokens", r->n_prompt + longest);
     if (e->stub)
         return DS_OK;
-    rc = ds_sampler_create(&s->dev.sampler, e->dev->vocab, &so, bias, q->n_bias, err);
+    rc = ds_sampler_create(&s->dev.sampler, e->dev->device, e->dev->vocab, &so, bias, q->n_bias, err);
     if (rc != DS_OK)
         return rc;
     see_prompt(s->dev.sampler, r);
-    ds_sampler_hold_back(s->dev.sampler, r->stop_ids, q->n_stop_ids, q->min_tokens);
-    return DS_OK;
+    return ds_sampler_set_stops(s->dev.sampler, r->stop_ids, q->n_stop_ids, q->min_tokens, err);
 }
 
 static void prompt_keys(const ds_engine *e, ds_eng_request *r, const ds_gen_request *q)

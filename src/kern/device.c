@@ -108,7 +108,7 @@ ds_rc ds_ferry_init(ds_ferry *f, ds_device *d, ds_stream *s, size_t cap, ds_err 
     rc = d->fn->alloc(d, DS_MEM_STAGE, cap, &stage, err);
     f->stage = stage;
     if (rc == DS_OK)
-        rc = d->fn->event_create(d, &f->e, err);
+        rc = d->fn->fence_create(d, &f->e, err);
     if (rc == DS_OK && !s)
         rc = d->fn->stream_create(d, &f->own, err);
     f->s = s ? s : f->own;
@@ -121,7 +121,7 @@ void ds_ferry_fini(ds_ferry *f)
 {
     if (f->d) {
         f->d->fn->stream_destroy(f->d, f->own);
-        f->d->fn->event_destroy(f->d, f->e);
+        f->d->fn->fence_destroy(f->d, f->e);
         f->d->fn->free(f->d, DS_MEM_STAGE, f->stage);
     }
     *f = (ds_ferry){ 0 };

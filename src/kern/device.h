@@ -13,7 +13,7 @@
  * dead; the next wait says so with DS_E_DEVICE and the first cause, and so do all that follow.
  *
  * Threads: alloc, free and the create and destroy functions from any thread. A stream, and whatever is put on it, from one thread at a time;
- * `wait` for an event from any. */
+ * `wait` for a fence from any. */
 #ifndef DS_KERN_DEVICE_H
 #define DS_KERN_DEVICE_H
 
@@ -22,7 +22,7 @@
 
 typedef struct ds_device ds_device;
 typedef struct ds_stream ds_stream; /* an ordered queue of work; ds_exec.stream */
-typedef struct ds_event ds_event;   /* a place in a stream */
+typedef struct ds_fence ds_fence;   /* a place in a stream */
 typedef struct ds_graph ds_graph;   /* recorded work */
 typedef struct ds_mem ds_mem;
 
@@ -44,8 +44,8 @@ typedef struct {
 
     ds_rc (*stream_create)(ds_device *d, ds_stream **out, ds_err *err);
     void (*stream_destroy)(ds_device *d, ds_stream *s); /* NULL is fine. Waits */
-    ds_rc (*event_create)(ds_device *d, ds_event **out, ds_err *err);
-    void (*event_destroy)(ds_device *d, ds_event *e); /* NULL is fine */
+    ds_rc (*fence_create)(ds_device *d, ds_fence **out, ds_err *err);
+    void (*fence_destroy)(ds_device *d, ds_fence *e); /* NULL is fine */
 
     /* On a stream. Ranges don't overlap; no alignment is asked for; 0 bytes are fine. */
     void (*write)(ds_device *d, ds_stream *s, void *dst, const void *stage, size_t bytes);
@@ -53,9 +53,9 @@ typedef struct {
     void (*copy)(ds_device *d, ds_stream *s, void *dst, const void *src, size_t bytes); /* device to device */
     void (*zero)(ds_device *d, ds_stream *s, void *dst, size_t bytes);
 
-    void (*mark)(ds_device *d, ds_stream *s, ds_event *e);  /* e is behind everything on s so far; may be marked again */
-    void (*order)(ds_device *d, ds_stream *s, ds_event *e); /* what comes on s from now on runs after e */
-    ds_rc (*wait)(ds_device *d, ds_event *e, ds_err *err);  /* until all in front of e is done; an event never marked is done */
+    void (*mark)(ds_device *d, ds_stream *s, ds_fence *e);  /* e is behind everything on s so far; may be marked again */
+    void (*order)(ds_device *d, ds_stream *s, ds_fence *e); /* what comes on s from now on runs after e */
+    ds_rc (*wait)(ds_device *d, ds_fence *e, ds_err *err);  /* until all in front of e is done; a fence never marked is done */
 
     /* Work put on s between begin and end runs only when it is replayed: with the same addresses and arguments, and what stands there then.
      * NULL on a device that can't (`records` false). */
@@ -119,7 +119,7 @@ void ds_mem_free(ds_mem *m); /* everything; it is empty then and can be used aga
 typedef struct {
     ds_device *d;
     ds_stream *s, *own;
-    ds_event *e;
+    ds_fence *e;
     unsigned char *stage;
     size_t cap; /* bytes of stage: longer transfers go in pieces */
 } ds_ferry;

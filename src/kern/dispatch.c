@@ -9,8 +9,7 @@
 static const ds_kern ref_table = {
     .name = "ref",
     .scratch_bytes = ds_scratch_bytes_ref,
-    .pack_bytes = ds_pack_bytes_ref,
-    .pack = ds_pack_ref,
+    .rows = ds_rows_ref,
     .linear = ds_linear_ref,
     .dequant = ds_dequant_ref,
     .rmsnorm = ds_rmsnorm_ref,
@@ -20,6 +19,8 @@ static const ds_kern ref_table = {
     .gelu = ds_gelu_ref,
     .argmax = ds_argmax_ref,
     .copy = ds_copy_ref,
+    .scatter = ds_scatter_ref,
+    .finite = ds_finite_ref,
     .embed = ds_embed_ref,
     .mhc = ds_mhc_ref,
     .stream_mean = ds_stream_mean_ref,
@@ -41,6 +42,7 @@ static const ds_kern ref_table = {
     .rope2d = ds_rope2d_ref,
     .vit_attention = ds_vit_attention_ref,
     .cells = ds_cells_ref,
+    .sample = ds_sample_ref,
 };
 
 static bool has_ref(const char **lacks)

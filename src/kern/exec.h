@@ -24,6 +24,7 @@ typedef enum {
     DS_FAULT_VALUE,   /* NaN or infinity in row `row` of the table named by `tag` */
     DS_FAULT_GROUP,   /* no open-group state for position `row` */
     DS_FAULT_HISTORY, /* no Engram history for position `row` */
+    DS_FAULT_FINITE,  /* NaN or infinity in the results named by `tag`; `row` is the element */
 } ds_fault_kind;
 
 typedef struct {
@@ -36,9 +37,9 @@ typedef struct {
 typedef struct ds_exec {
     ds_pool *pool; /* NULL: the calling thread alone */
     ds_arena *scratch;
-    ds_fault *fault; /* never NULL */
+    ds_fault *fault; /* never NULL; device memory */
     bool bf16;       /* activations: false = f32, nothing is rounded but records; true = rounded to bf16 at the points of spec 3.1 */
-    void *stream;    /* accelerators: the queue that ops are put on; NULL on the CPU */
+    struct ds_stream *stream; /* what ops are put on (device.h); the CPU's run at once */
 } ds_exec;
 
 typedef void ds_range_fn(void *arg, size_t begin, size_t end, uint32_t member);

@@ -10,13 +10,13 @@ struct ds_stream {
     char unused;
 };
 
-struct ds_event {
+struct ds_fence {
     char unused;
 };
 
 /* Both are places in an order that is kept by itself. */
 static ds_stream the_stream;
-static ds_event the_event;
+static ds_fence the_fence;
 
 static void destroy(ds_device *d)
 {
@@ -66,15 +66,15 @@ static void stream_destroy(ds_device *d, ds_stream *s)
     (void)s;
 }
 
-static ds_rc event_create(ds_device *d, ds_event **out, ds_err *err)
+static ds_rc fence_create(ds_device *d, ds_fence **out, ds_err *err)
 {
     (void)d;
     (void)err;
-    *out = &the_event;
+    *out = &the_fence;
     return DS_OK;
 }
 
-static void event_destroy(ds_device *d, ds_event *e)
+static void fence_destroy(ds_device *d, ds_fence *e)
 {
     (void)d;
     (void)e;
@@ -96,14 +96,14 @@ static void zero(ds_device *d, ds_stream *s, void *dst, size_t bytes)
         memset(dst, 0, bytes);
 }
 
-static void mark(ds_device *d, ds_stream *s, ds_event *e)
+static void mark(ds_device *d, ds_stream *s, ds_fence *e)
 {
     (void)d;
     (void)s;
     (void)e;
 }
 
-static ds_rc wait_for(ds_device *d, ds_event *e, ds_err *err)
+static ds_rc wait_for(ds_device *d, ds_fence *e, ds_err *err)
 {
     (void)d;
     (void)e;
@@ -117,8 +117,8 @@ static const ds_device_fns fns = {
     .free = give,
     .stream_create = stream_create,
     .stream_destroy = stream_destroy,
-    .event_create = event_create,
-    .event_destroy = event_destroy,
+    .fence_create = fence_create,
+    .fence_destroy = fence_destroy,
     .write = move,
     .read = move,
     .copy = move,

@@ -3,8 +3,7 @@
  * What holds for every op and every backend:
  *  - An op gets the execution context, then one argument struct. It only enqueues or computes: it doesn't allocate (scratch comes from
  *    the context), doesn't synchronise, and doesn't make the host look at a result. Zero rows are fine and touch nothing.
- *  - All pointers are memory of the backend ("device buffers"); on the CPU that is plain memory, 64-byte aligned unless a comment says
- *    otherwise. Leading dimensions (ld...) count elements and may exceed the row.
+ *  - All pointers are memory of the device (device.h), 64-byte aligned unless a comment says otherwise. Leading dimensions (ld...) count elements and may exceed the row.
  *  - Activations are f32. In bf16 mode (ds_exec.bf16) the outputs called "rounded" are rounded to the nearest bf16 value, ties to even,
  *    at the end of the op; in f32 mode nothing is rounded. In bf16 mode the input x of every linear holds bf16 values.
  *  - Batch invariance: the bits of a row's result depend on that row's inputs, the weights and the variant alone; not on the other rows,
@@ -39,7 +38,7 @@ typedef struct {
     uint64_t out;
     const void *data;
     const uint8_t *scale; /* NULL for F32 and BF16 */
-    const void *packed;   /* the backend's own form, made by ds_kern.pack at load; NULL: not packed */
+    const void *packed;   /* the backend's own form, made when the model is loaded (device.h); NULL: not packed */
 } ds_mat;
 
 /* ---- step metadata ---- */
@@ -65,6 +64,38 @@ typedef struct {
 } ds_step;
 
 #define DS_NO_SLOT UINT32_MAX
+
+/* One sequence of a step as the host describes it. */
+typedef struct {
+    int32_t pos0;
+    uint32_t row0, count; /* count >= 1; row0: the rows of the sequences before it */
+    uint32_t slot, tail;
+    int32_t win_lo, dec_lo; /* win_lo of encoder and decoder layers */
+    int32_t store_from;
+    uint32_t block0, n_blocks; /* its block ids: n_blocks of op's `block` from block0 on, at most blocks_ld */
+    /* rows taken from another set: position p >= src_pos is row src_row + (p - src_pos) there, earlier ones stand in no row */
+    int32_t src_pos;
+    uint32_t src_row;
+} ds_seq_rows;
+
+/* Metadata of n_rows rows from that of their sequences: all arrays of a ds_step. Per sequence its members, and blocks[s][0 .. n_blocks);
+ * per row pos and seq. With `id_in`: id[r] = id_in[r], dead[r] = id_in[r] < 0. Without: id[r] = 0, index[r] = the row's place in the other
+ * set (0 if it has none), dead[r] = dead_in[index[r]]. */
+typedef struct {
+    const ds_seq_rows *seq; /* [n_seqs] */
+    const uint32_t *block;
+    const int32_t *id_in;   /* [n_rows] */
+    const uint8_t *dead_in; /* used if id_in is NULL */
+    uint32_t n_seqs;
+    size_t blocks_ld;
+    /* results */
+    int32_t *pos, *id;
+    uint32_t *of_seq, *index;
+    uint8_t *dead;
+    uint32_t *row0, *count, *slot, *tail, *blocks;
+    int32_t *pos0, *win_lo, *dec_lo, *store_from;
+} ds_op_rows;
+typedef void ds_rows_fn(ds_exec *e, const ds_op_rows *a);
 
 /* Records of one kind inside the KV blocks: entry j of sequence s is record j % (block_tokens/ratio) of block blocks[s][j /
  * (block_tokens/ratio)]. */
@@ -204,7 +235,7 @@ typedef struct {
 } ds_op_argmax;
 typedef void ds_argmax_fn(ds_exec *e, const ds_op_argmax *a);
 
-/* dst[r][0..n) = src[index[r]][0..n) (index NULL: src[r]); moves 4-byte words whatever they mean. */
+/* dst[r][0..n) = src[index[r]][0..n) (index NULL: src[r]); moves 4-byte words whatever they mean. lds 0: the same row again and again. */
 typedef struct {
     float *dst;
     const float *src;
@@ -213,6 +244,24 @@ typedef struct {
     size_t n;
 } ds_op_copy;
 typedef void ds_copy_fn(ds_exec *e, const ds_op_copy *a);
+
+/* `bytes` bytes from src + i * bytes to dst + off[i], i < n. Places don't overlap. */
+typedef struct {
+    void *dst;
+    const uint64_t *off;
+    const void *src;
+    size_t n, bytes;
+} ds_op_scatter;
+typedef void ds_scatter_fn(ds_exec *e, const ds_op_scatter *a);
+
+/* If a value of x[r][0..n) is NaN or infinite: DS_FAULT_FINITE(tag, r * n + i) with one such. */
+typedef struct {
+    const float *x;
+    size_t rows, ldx;
+    size_t n;
+    uint32_t tag;
+} ds_op_finite;
+typedef void ds_finite_fn(ds_exec *e, const ds_op_finite *a);
 
 /* ---- tokens and streams ---- */
 
@@ -503,13 +552,80 @@ typedef struct {
 } ds_op_cells;
 typedef void ds_cells_fn(ds_exec *e, const ds_op_cells *a);
 
+/* ---- drawing tokens ---- */
+
+enum { DS_MAX_DRAWS = 16, DS_MAX_TOP = 20 }; /* rows of a sequence; likeliest tokens reported for each */
+
+typedef struct {
+    uint32_t id;
+    float bias; /* added to the logit; -100 or less forbids, as clients expect */
+} ds_token_bias;
+
+/* How a sequence's tokens are drawn. What it points to is stage memory. */
+typedef struct {
+    double temperature, top_p, min_p; /* 0: greedy; 1: off; 0: off */
+    double repetition_penalty, presence_penalty, frequency_penalty;
+    uint64_t seed;
+    uint32_t top_k; /* 0: off */
+    uint32_t n_bias, n_stop;
+    uint32_t stop_upto;        /* stop ids aren't drawn for output positions below this, unless nothing else is allowed */
+    const ds_token_bias *bias; /* [n_bias] */
+    const int32_t *stop;       /* [n_stop]: they end a text and aren't counted */
+    uint32_t *n_output;        /* [vocab] times seen in the output; NULL when no penalty is on */
+    const uint8_t *in_prompt;  /* [vocab]; NULL when the repetition penalty is off */
+} ds_draw;
+
+/* Rows of logits of one sequence: row .. row + n - 1 belong to its output positions index .. index + n - 1. */
+typedef struct {
+    ds_draw how;
+    uint64_t index;
+    const uint32_t *allowed; /* bits of the tokens allowed at all n rows; NULL: all. Stage memory */
+    uint32_t row, n;         /* n <= DS_MAX_DRAWS */
+    uint32_t n_top;          /* <= DS_MAX_TOP */
+    bool logprobs;
+    int32_t draft[DS_MAX_DRAWS - 1]; /* [n - 1]: the tokens that rows behind the first were computed with */
+} ds_sample_rows;
+
+typedef struct {
+    uint32_t n;   /* draws that stand: the first one, and one more for each draft that was drawn before */
+    bool stopped; /* the last is a stop id */
+    bool none;    /* behind them nothing is allowed */
+    int32_t token[DS_MAX_DRAWS];
+    float logprob[DS_MAX_DRAWS]; /* of the raw logits */
+} ds_drawn;
+
+typedef struct {
+    int32_t id; /* -1: the vocabulary is smaller than the list */
+    float logprob;
+} ds_logprob;
+
+/* Draws tokens, and keeps drafts that equal the draw at their place: the draw for output position i is a pure function of the logits, the
+ * seed, i and the tokens in front, so drafts never change a text.
+ * Order of operations for a row: penalties and bias on the raw logits, mask, what is held back, temperature, top-k, top-p (the smallest set
+ * of the renormalised remainder that reaches p), min-p, draw with random number (seed, i). Ties go to the lower id everywhere. Tokens that
+ * stand are counted in n_output, stop ids excepted, and the counts in front of a row include them.
+ * With `id`: rows are proposals, n is 1, nothing is counted or masked, and where nothing is allowed the largest logit is taken.
+ * On the CPU every variant has the bits of ref; other backends may round probabilities otherwise, and say how. */
+typedef struct {
+    const float *logits; /* finite */
+    size_t ld;
+    uint32_t vocab;
+    const ds_sample_rows *seq;
+    uint32_t n_seqs;
+    uint32_t later;  /* added to every index */
+    int32_t *id;     /* [n_seqs], else NULL, and then */
+    ds_drawn *out;   /* [n_seqs] */
+    ds_logprob *top; /* [n_seqs][DS_MAX_DRAWS][DS_MAX_TOP]; may be NULL when nobody has n_top */
+} ds_op_sample;
+typedef void ds_sample_fn(ds_exec *e, const ds_op_sample *a);
+
 /* ---- the table ---- */
 
 /* The largest call of each kind that scratch must do for. Zero: that op isn't used. */
 typedef struct {
     uint32_t threads, max_rows;
     uint32_t d, n, widest_in, widest_out; /* over all linears, the vocabulary excluded */
-    uint32_t vocab;
+    uint32_t vocab;                       /* of sample */
     uint32_t heads, head_dim, window, ring_len;
     uint32_t index_heads, index_dim, topk, pool_blocks, pool_block, max_entries;
     uint32_t experts, k, inner;
@@ -522,11 +638,7 @@ typedef struct {
     /* Bytes of ds_exec.scratch that any op of this table takes at most, within these limits. SIZE_MAX: too large to say. */
     size_t (*scratch_bytes)(const ds_kern_limits *lim);
 
-    /* Backend's own form of a weight; takes no scratch. pack_bytes: 0 = this one is used as it is. pack writes that many bytes to dst
-     * (64-byte aligned) and sets w->packed; the file's bytes are then no longer read. */
-    size_t (*pack_bytes)(const ds_mat *w);
-    void (*pack)(ds_exec *e, ds_mat *w, void *dst);
-
+    ds_rows_fn *rows;
     ds_linear_fn *linear;
     ds_dequant_fn *dequant;
     ds_rmsnorm_fn *rmsnorm;
@@ -536,6 +648,8 @@ typedef struct {
     ds_gelu_fn *gelu;
     ds_argmax_fn *argmax;
     ds_copy_fn *copy;
+    ds_scatter_fn *scatter;
+    ds_finite_fn *finite;
     ds_embed_fn *embed;
     ds_mhc_fn *mhc;
     ds_stream_mean_fn *stream_mean;
@@ -557,6 +671,7 @@ typedef struct {
     ds_rope2d_fn *rope2d;
     ds_vit_attention_fn *vit_attention;
     ds_cells_fn *cells;
+    ds_sample_fn *sample;
 } ds_kern;
 
 /* Fills the table for this machine. want: NULL = the best here, or "ref", "avx2", "avx512", "amx". An op without a body in the wanted set

@@ -3,19 +3,31 @@
  * The residual update of a sublayer is left pending and done together with the next sublayer's collapse and mix, in one pass over the
  * streams, unless something between them needs X itself (Engram, a draft tap, an observer). Both ways give the same bits. */
 #include <math.h>
+#include <stdlib.h>
 
 #include "format/numfmt.h"
 #include "model/model_internal.h"
 
 void ds_observe(ds_runner *r, const char *what, int layer, const void *data, size_t rows, size_t row_bytes)
 {
-    if (r->o.observe)
-        r->o.observe(r->o.observe_ctx, what, layer, data, rows, row_bytes);
+    size_t bytes = rows * row_bytes;
+
+    if (!r->o.observe)
+        return;
+    if (bytes > r->seen_cap) {
+        void *grown = realloc(r->seen, bytes);
+        if (!grown)
+            return;
+        r->seen = grown;
+        r->seen_cap = bytes;
+    }
+    if (ds_ferry_get(&r->ferry, r->seen, data, bytes, NULL) == DS_OK)
+        r->o.observe(r->o.observe_ctx, what, layer, r->seen, rows, row_bytes);
 }
 
 static const ds_kern *kern(const ds_runner *r)
 {
-    return &r->m->k;
+    return ds_runner_kern(r);
 }
 
 static void linear(ds_runner *r, float *y, const float *x, const ds_mat *w, size_t rows, bool round)

@@ -13,7 +13,10 @@ ds_rc ds_model_open(ds_model **out, const char *dir, const ds_model_opts *opts, 
     if (!m)
         return ds_fail(err, DS_E_NOMEM, "model: out of memory");
     m->no_data = o.no_data;
-    rc = ds_kern_init(&m->k, o.kernels, err);
+    m->dev = o.device;
+    rc = o.device ? DS_OK : ds_device_open(&m->own, "cpu", &(ds_device_opts){ o.kernels }, err);
+    if (!m->dev)
+        m->dev = m->own;
     if (rc == DS_OK)
         rc = ds_config_load(&m->c, dir, err);
     if (rc == DS_OK) {
@@ -22,7 +25,7 @@ ds_rc ds_model_open(ds_model **out, const char *dir, const ds_model_opts *opts, 
             rc = ds_fail(err, DS_E_FORMAT, "config.json: the state of a sequence is larger than memory can be");
     }
     if (rc == DS_OK)
-        rc = ds_weights_open(&m->w, dir, &m->c, &m->t, &m->k, &o, err);
+        rc = ds_weights_open(&m->w, dir, &m->c, &m->t, m->dev, &o, err);
     if (rc != DS_OK) {
         ds_model_close(m);
         return rc;
@@ -36,7 +39,13 @@ void ds_model_close(ds_model *m)
     if (!m)
         return;
     ds_weights_close(&m->w);
+    ds_device_close(m->own);
     free(m);
+}
+
+ds_device *ds_model_device(const ds_model *m)
+{
+    return m->dev;
 }
 
 const ds_config *ds_model_config(const ds_model *m)
@@ -51,7 +60,7 @@ const ds_topology *ds_model_topology(const ds_model *m)
 
 const char *ds_model_kernels(const ds_model *m)
 {
-    return m->k.name;
+    return m->dev->k.name;
 }
 
 void ds_model_stat(const ds_model *m, ds_model_stats *out)

@@ -34,6 +34,7 @@
 #include "format/config.h"
 #include "format/tensors.h"
 #include "format/topology.h"
+#include "kern/kern.h"
 #include "kv/layout.h"
 
 typedef struct ds_model ds_model;
@@ -42,11 +43,12 @@ typedef struct ds_runner ds_runner;
 /* ---- the model ---- */
 
 typedef struct {
-    const char *kernels;   /* NULL = best here; "ref", "avx2", "avx512", "amx" */
-    ds_pool *pool;         /* for the scan of values and for packing; NULL: the calling thread. Not kept */
-    uint64_t memory_bytes; /* of the machine; 0: unknown. A model is refused when its weights, Engram tables aside, are more than that */
-    uint64_t scan_bytes;   /* embedding and Engram tables of this size or more are checked row by row as they are read; 0 = 64 MiB */
-    bool no_data;          /* check config and tensor headers only, read no tensor data (inspect); such a model can't run */
+    struct ds_device *device; /* what computes and holds the weights; borrowed until close. NULL: the CPU */
+    const char *kernels;      /* of the CPU, without `device`: NULL = best here; "ref", "avx2", "avx512", "amx" */
+    ds_pool *pool;            /* for the scan of values and for packing; NULL: the calling thread. Not kept */
+    uint64_t memory_bytes;    /* of the machine; 0: unknown. A model is refused when its weights, Engram tables aside, are more than that */
+    uint64_t scan_bytes;      /* embedding and Engram tables of this size or more are checked row by row as they are read; 0 = 64 MiB */
+    bool no_data;             /* check config and tensor headers only, read no tensor data (inspect); such a model can't run */
 
     /* Token map for Engram (spec 3.12), asked for only when the model has Engram layers and no engram.token_map tensor: fills
      * map[0..vocab) with class numbers. The model checks their range and count. NULL: such a model is refused (with no_data it isn't
@@ -58,7 +60,8 @@ typedef struct {
 /* Opens `dir`: checks config.json, presence, dtype and shape of every tensor that it implies, and the values of every tensor below 64 MB.
  * A refusal names file, tensor, element and rule. opts may be NULL. DS_E_FORMAT, DS_E_IO, DS_E_NOMEM, DS_E_ARG. O(bytes scanned). */
 ds_rc ds_model_open(ds_model **out, const char *dir, const ds_model_opts *opts, ds_err *err);
-void ds_model_close(ds_model *m); /* NULL is fine; no run may be left */
+struct ds_device *ds_model_device(const ds_model *m); /* what its runners compute on */
+void ds_model_close(ds_model *m);                     /* NULL is fine; no run may be left */
 
 const ds_config *ds_model_config(const ds_model *m); /* valid until close, like all that follow */
 const ds_topology *ds_model_topology(const ds_model *m);
@@ -68,7 +71,7 @@ typedef struct {
     uint64_t tensors;                /* in the files */
     uint64_t used_tensors;           /* that the configuration implies */
     uint64_t file_bytes;             /* data of all tensors */
-    uint64_t packed_bytes;           /* heap that packing took */
+    uint64_t packed_bytes;           /* device memory that the weights took; 0: they are read where the files are mapped */
     uint64_t kind_bytes[DS_N_KINDS]; /* data of the used tensors by ds_tensor_kind */
 } ds_model_stats;
 void ds_model_stat(const ds_model *m, ds_model_stats *out);
@@ -119,12 +122,13 @@ ds_rc ds_model_digest(uint8_t out[32], const ds_model *m, const char *dir, const
 
 /* ---- a runner ---- */
 
-/* Test hook: called between ops with a buffer of the step, [rows][row_bytes]; the pointer is good until it returns. `layer` is the
+/* Test hook: called between ops with a copy of a buffer of the step, [rows][row_bytes]; the pointer is good until it returns. `layer` is the
  * layer's number, drafts follow the backbone; -1 for what belongs to none. Names:
  *   "x"     f32 streams after the layer [rows][n*d]          "logits" f32 [rows][vocab]            "span"   f32 image span embeddings
  *   "win"   window records of the rows                       "sel" int32 top-k, then "n_sel" uint32      "pool" int32 candidate blocks,
  *   then "n_pool" uint32
  *   "router" int32 chosen experts                            "engram" uint64 table rows            "tap" f32 draft features mx
+ *   "draft"  f32 [sequences * B][vocab]: logits of drafts
  * KV entries are read with ds_runner_record(). */
 typedef void ds_observe_fn(void *ctx, const char *what, int layer, const void *data, size_t rows, size_t row_bytes);
 
@@ -139,6 +143,7 @@ typedef struct {
     uint32_t n_tails;     /* tail slots: CED prefills in progress at a time; 0 is allowed (exact mode) */
     uint32_t max_patches; /* of one image; 0 = no images */
     bool no_drafts;       /* leave out what only drafting needs; ds_runner_draft is then refused */
+    bool device_logits;   /* logits stay on the device; ds_runner_step's `logits` is then NULL */
     ds_pool *pool;        /* borrowed until destroy; NULL: the calling thread */
     ds_observe_fn *observe;
     void *observe_ctx;
@@ -146,7 +151,9 @@ typedef struct {
 
 /* Bytes that create will take: KV blocks, slots and tails, tables and buffers, by kind. false: sizes overflow. */
 typedef struct {
-    size_t kv, slots, tails, tables, buffers, scratch, total;
+    size_t kv, slots, tails, tables, buffers, scratch;
+    size_t stage; /* memory of the stage and the host; all others are the device's */
+    size_t total;
 } ds_runner_size;
 bool ds_runner_bytes(const ds_model *m, const ds_runner_opts *o, ds_runner_size *out);
 
@@ -156,7 +163,7 @@ void ds_runner_destroy(ds_runner *r); /* NULL is fine */
 uint32_t ds_runner_n_blocks(const ds_runner *r);
 uint32_t ds_runner_n_slots(const ds_runner *r);
 
-/* Forgets a slot's state; before a sequence starts in it and before an encoder replay. */
+/* Forgets a slot's state; before a sequence starts in it and before an encoder replay. Doesn't wait. */
 void ds_runner_reset_slot(ds_runner *r, uint32_t slot);
 
 #define DS_RUNNER_NONE UINT32_MAX
@@ -191,16 +198,25 @@ typedef struct {
     uint32_t pos;    /* position p + 1 of `token`; all positions <= p have been through the decoder or are before win_lo */
     int32_t token;   /* the token at pos, not yet processed */
     uint32_t win_lo; /* first position in the draft rings: the dec_win of the sequence's last prefill */
+    const ds_draw
+        *how; /* drafts are what it would draw for output positions index, index + 1, ...; needs device_logits. NULL: the largest logit */
+    uint64_t index;
 } ds_draft_seq;
-
-/* Chooses draft i of sequence s (the index in this call) from its logits [vocab], which it may change. NULL: the largest, ties to the
- * lower id. */
-typedef int32_t ds_draft_pick(void *ctx, uint32_t s, uint32_t i, float *logits);
 
 /* Drafts for all sequences: ids[s*B + i] proposes the token at pos + 1 + i; conf[s*B + i] = sigmoid(z_i), not the running product; B =
  * dspark_block_size. n_seqs * B <= max_rows. Changes no state. conf may be NULL. */
-ds_rc ds_runner_draft(ds_runner *r, const ds_draft_seq *seqs, uint32_t n_seqs, ds_draft_pick *pick, void *ctx, int32_t *ids, float *conf,
-                      ds_err *err);
+ds_rc ds_runner_draft(ds_runner *r, const ds_draft_seq *seqs, uint32_t n_seqs, int32_t *ids, float *conf, ds_err *err);
+
+/* ---- drawing tokens (device_logits) ---- */
+
+/* The caller describes here, [max_seqs], which of the last step's logits (`row` counts them in its order) are drawn from, and how. */
+ds_sample_rows *ds_runner_sample_rows(ds_runner *r);
+/* Draws for the first n. *out: [n], and *top: [n][DS_MAX_DRAWS][DS_MAX_TOP] if anybody has n_top; both good until the next call on this
+ * run. DS_E_DEVICE. */
+ds_rc ds_runner_sample(ds_runner *r, uint32_t n, const ds_drawn **out, const ds_logprob **top, ds_err *err);
+
+/* Row `row` of the last step's logits, [vocab], to ordinary memory of the host. Waits. */
+ds_rc ds_runner_read_logits(ds_runner *r, uint32_t row, float *to, ds_err *err);
 
 /* ---- images ---- */
 
@@ -214,13 +230,20 @@ ds_rc ds_runner_image(ds_runner *r, const float *patches, uint32_t n_h, uint32_t
 /* ---- looking in ---- */
 
 typedef enum { DS_RECORD_MAIN, DS_RECORD_INDEX } ds_record_kind;
-/* Record of entry j of KV source `source` (an ordinal) of a sequence with these blocks. *bytes: its length. */
-const uint8_t *ds_runner_record(const ds_runner *r, ds_record_kind kind, uint32_t source, const uint32_t *blocks, uint32_t entry,
-                                size_t *bytes);
-/* Bytes of a whole block, to save, send or restore it: block_bytes. */
-uint8_t *ds_runner_block(ds_runner *r, uint32_t block);
-/* Bytes of a slot's state, valid for a sequence at the position where it was saved. */
-uint8_t *ds_runner_slot(ds_runner *r, uint32_t slot);
+/* Record of entry j of KV source `source` (an ordinal) of a sequence with these blocks, into `rec`; *bytes: its length, at most
+ * DS_RECORD_MAX_BYTES. Waits. */
+enum { DS_RECORD_MAX_BYTES = 4096 };
+ds_rc ds_runner_record(ds_runner *r, ds_record_kind kind, uint32_t source, const uint32_t *blocks, uint32_t entry, uint8_t *rec,
+                       size_t *bytes, ds_err *err);
+
+/* ---- moving state; in the order of steps ---- */
+
+/* The block_bytes of a block, and the slot_bytes of a slot's state, which is valid for a sequence at the position where it was saved. */
+void ds_runner_copy_block(ds_runner *r, uint32_t src, uint32_t dst);
+void ds_runner_copy_slot(ds_runner *r, uint32_t src, uint32_t dst);
+/* The same bytes to ordinary memory of the host. Waits. */
+ds_rc ds_runner_read_block(ds_runner *r, uint32_t block, void *to, ds_err *err);
+ds_rc ds_runner_read_slot(ds_runner *r, uint32_t slot, void *to, ds_err *err);
 
 /* ---- one sequence at a time ---- */
 

@@ -2,7 +2,7 @@
 #ifndef DS_MODEL_MODEL_INTERNAL_H
 #define DS_MODEL_MODEL_INTERNAL_H
 
-#include "kern/kern.h"
+#include "kern/device.h"
 #include "model/model.h"
 #include "model/weights.h"
 
@@ -13,6 +13,9 @@ enum {
     TAG_EMBED = 1,
     TAG_MARKOV = 2,
     TAG_HISTORY = 3,
+    TAG_LOGITS = 4,
+    TAG_DRAFT_LOGITS = 5,
+    TAG_IMAGE = 6,
     TAG_GROUP = 0x1000,  /* + layer */
     TAG_ENGRAM = 0x2000, /* + layer */
 };
@@ -33,20 +36,17 @@ typedef struct {
 struct ds_model {
     ds_config c;
     ds_topology t;
-    ds_kern k;
+    ds_device *dev, *own; /* own: opened here; else NULL */
     ds_weights w;
     ds_places at;
     bool no_data;
 };
 
-/* Rows that go through layers together: their metadata and streams. */
+/* Rows that go through layers together: their metadata and streams. Counts and flags are the host's, all arrays are device memory. */
 typedef struct {
     ds_step st;
-    /* host side of st's arrays */
-    int32_t *pos, *id, *pos0, *win_lo, *store_from;
-    uint32_t *seq, *row0, *count, *slot, *tail, *blocks;
-    uint8_t *dead;
-    uint32_t *index; /* dec set: the enc row of each row */
+    ds_op_rows rows;          /* what makes st's arrays; rows.index of the dec set: the enc row of each row */
+    int32_t *win_lo, *dec_lo; /* st.win_lo is one of them */
 
     float *X;                                    /* [rows][n*d] */
     float *mix;                                  /* [rows][(2+n)n] */
@@ -56,13 +56,70 @@ typedef struct {
     bool bidir;                                  /* draft block */
 } ds_rowset;
 
+/* What the host says of a step, in one piece of stage memory that one write takes to its copy in device memory. Lists stand at fixed places,
+ * the longest one last; only what a step fills is written. */
+typedef struct {
+    ds_seq_rows *seq;      /* [seq_cap]: of the encoder's rows, then of each decoder pass */
+    int32_t *id;           /* [max_rows] */
+    uint32_t *logit_index; /* [max_logits]: rows of their pass */
+    uint64_t *hist_off;    /* [hist_cap]: records that go into slots' histories, */
+    int32_t *hist_rec;     /* [hist_cap][2] */
+    uint32_t *block;       /* [block_cap] */
+} ds_said;
+
+/* A pass through the decoder, of rows other than the encoder's. */
+typedef struct {
+    uint32_t seq0, n_seqs, n_rows; /* in what was said */
+    uint32_t logit0, n_logits;
+} ds_pass;
+
+/* What the device says after a step. */
+typedef struct {
+    ds_fault fault;
+} ds_answer;
+
 struct ds_runner {
     const ds_model *m;
     ds_runner_opts o; /* with defaults filled in */
-    ds_exec e;
-    ds_arena scratch;
-    ds_fault fault;
 
+    /* ---- the host's ---- */
+    ds_device *dev;
+    const ds_device_fns *fn;
+    ds_stream *stream;
+    ds_fence *done;
+    ds_mem mem; /* holds all memory of both kinds */
+    ds_ferry ferry;
+    ds_exec e;
+    ds_arena scratch; /* its block is device memory */
+    uint32_t logit_cap, seq_cap, pass_cap, hist_cap, block_cap;
+    ds_pass *pass;      /* [pass_cap] */
+    uint8_t *slot_mark; /* [n_slots] */
+    void *seen;         /* for the observer; grows */
+    size_t seen_cap;
+
+    /* ---- stage ---- */
+    unsigned char *said; /* laid out as `host` says */
+    ds_said host;
+    ds_answer *answer;
+    float *image_in;      /* [max_rows][d] */
+    float *host_logits;   /* [logit_cap][vocab]; NULL: o.device_logits */
+    int32_t *host_drafts; /* [max_seqs * B] */
+    float *host_conf;
+    ds_sample_rows *draws_in; /* [max_seqs]; these three with device_logits */
+    ds_drawn *host_drawn;
+    ds_logprob *host_top; /* [max_seqs][DS_MAX_DRAWS][DS_MAX_TOP] */
+
+    /* ---- the device's ---- */
+    unsigned char *heard; /* the copy of said */
+    ds_said at;
+    ds_answer *result;   /* e.fault points there */
+    uint64_t *reset_off; /* [n_reset]: places inside a slot that hold positions, */
+    int32_t *reset_rec;  /* [n_reset]: and what forgets them */
+    size_t n_reset;
+    ds_sample_rows *draws;
+    ds_drawn *drawn;
+    ds_logprob *top;
+    float *first_mix; /* [hc_mult]: 1, 0, ..: how streams begin */
     uint8_t *kv, *slots, *tails;
     float *rope[2];  /* by ds_rope_kind: [max_context + drafts][rd/2][2] */
     float *vit_rope; /* [max_patches][hd/4][2] */
@@ -81,21 +138,20 @@ struct ds_runner {
     int32_t *rsel;
     float *ge, *ekv;
     float *mx;
-    float *image;          /* [rows][d]: embeddings of image positions */
-    uint32_t *logit_index; /* [rows]: rows of a pass that ask for logits */
-    float *h;              /* [rows][d] */
-    float *logits;         /* [logit_cap][vocab] */
-    uint32_t logit_cap;
-    int32_t *draft_id;
+    float *image;               /* [rows][d]: embeddings of image positions */
+    float *h;                   /* [rows][d] */
+    float *logits;              /* [logit_cap][vocab] */
+    int32_t *draft_id, *drafts; /* of one place [seqs]; all [seqs][B] */
     float *markov, *conf_in, *conf;
     struct {
-        float *x, *xn, *qkv, *o, *h, *cells, *a;
+        float *patches, *x, *xn, *qkv, *o, *h, *cells, *a, *span;
     } v;
-    uint8_t *slot_mark; /* [n_slots] */
-
-    void **held; /* every buffer, for destroy */
-    size_t n_held;
 };
+
+static inline const ds_kern *ds_runner_kern(const ds_runner *r)
+{
+    return &r->dev->k;
+}
 
 /* places.c */
 bool ds_places_init(ds_places *p, const ds_config *c, const ds_topology *t);
@@ -105,8 +161,8 @@ ds_ring_view ds_runner_open_ring(const ds_runner *r, uint32_t source);
 ds_ring_view ds_runner_hist_ring(const ds_runner *r);
 ds_kv_view ds_runner_kv(const ds_runner *r, ds_record_kind kind, uint32_t source);
 
-/* rope.c: f32 tables [positions][rd/2][2] and [positions][dim/4][2] */
-void ds_rope_fill(float *cs, const ds_config *c, ds_rope_kind kind, uint32_t positions, ds_exec *e);
+/* rope.c: f32 tables [positions][rd/2][2] of positions first .. first + positions - 1, and [positions][dim/4][2]; the host's memory */
+void ds_rope_fill(float *cs, const ds_config *c, ds_rope_kind kind, uint32_t first, uint32_t positions, ds_exec *e);
 void ds_rope2d_fill(float *cs, uint32_t dim, double theta, uint32_t positions);
 
 /* layer.c */
@@ -117,8 +173,12 @@ void ds_layer_flush(ds_runner *r, ds_rowset *s);    /* brings X up to date */
 void ds_layer_draft_kv(ds_runner *r, ds_rowset *s); /* draft rings from taps */
 void ds_observe(ds_runner *r, const char *what, int layer, const void *data, size_t rows, size_t row_bytes);
 
-/* DS_OK, or what a fault or non-finite logits mean. */
-ds_rc ds_runner_check(ds_runner *r, ds_err *err);
-ds_rc ds_runner_check_finite(const float *v, size_t rows, size_t n, const char *what, ds_err *err);
+/* step.c: the streams of rows begin (embeddings and the first mix); what a set's rows are, from the n_seqs descriptions at `seq`. */
+void ds_begin_streams(ds_runner *r, ds_rowset *s);
+void ds_begin_rows(ds_runner *r, ds_rowset *s, const ds_seq_rows *seq, uint32_t n_seqs, uint32_t n_rows, const int32_t *ids);
+/* Puts the first `bytes` of what the host said on its way. */
+void ds_runner_say(ds_runner *r, const void *end);
+/* Waits for all that was put on the stream. DS_OK, or what a fault means. */
+ds_rc ds_runner_finish(ds_runner *r, ds_err *err);
 
 #endif

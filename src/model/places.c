@@ -88,7 +88,7 @@ void ds_model_kv_layout(const ds_model *m, ds_kv_layout *out)
                            .rollback = p->rollback,
                            .block_bytes = p->block_bytes,
                            .slot_bytes = p->slot_bytes };
-    snprintf(out->numerics, sizeof out->numerics, "%s", m->k.name);
+    snprintf(out->numerics, sizeof out->numerics, "%s", m->dev->k.name);
     for (uint32_t s = 0; s < c->n_kv_sources; s++) {
         uint32_t ratio = c->compress_ratios[c->kv_source_layer_ids[s]], n = BLOCK_TOKENS / ratio;
         add_part(out, DS_KV_MAIN, s, ratio, n, ds_kv_main_bytes(c->head_dim), p->main_off[s]);

@@ -30,7 +30,7 @@ static float frequency(const ds_config *c, ds_rope_kind kind, uint32_t i)
 typedef struct {
     float *cs;
     const float *f;
-    uint32_t half;
+    uint32_t half, first;
 } fill_job;
 
 static void fill(void *arg, size_t begin, size_t end, uint32_t member)
@@ -41,17 +41,17 @@ static void fill(void *arg, size_t begin, size_t end, uint32_t member)
     for (size_t p = begin; p < end; p++) {
         float *cs = j->cs + p * j->half * 2;
         for (uint32_t i = 0; i < j->half; i++) {
-            float angle = (float)p * j->f[i];
+            float angle = (float)(j->first + p) * j->f[i];
             cs[2 * i] = (float)cos((double)angle);
             cs[2 * i + 1] = (float)sin((double)angle);
         }
     }
 }
 
-void ds_rope_fill(float *cs, const ds_config *c, ds_rope_kind kind, uint32_t positions, ds_exec *e)
+void ds_rope_fill(float *cs, const ds_config *c, ds_rope_kind kind, uint32_t first, uint32_t positions, ds_exec *e)
 {
     float f[2048]; /* config.h bounds qk_rope_head_dim at 4096 */
-    fill_job j = { cs, f, c->qk_rope_head_dim / 2 };
+    fill_job j = { cs, f, c->qk_rope_head_dim / 2, first };
 
     for (uint32_t i = 0; i < j.half; i++)
         f[i] = frequency(c, kind, i);

@@ -5,17 +5,17 @@
 #include "format/numfmt.h"
 #include "model/model_internal.h"
 
-enum { ALIGN = 64, MAX_HELD = 128 };
+enum { ALIGN = 256, FERRY_BYTES = 1 << 20 };
 
 typedef struct {
     ds_runner *r;
     ds_runner_size size;
     bool dry;      /* only add up */
     bool overflow; /* sizes don't fit in size_t */
-    bool failed;   /* the heap is exhausted */
+    bool failed;   /* memory is exhausted */
 } builder;
 
-/* Zeroed and aligned; pages are touched when they are used, not here. */
+/* Zeroed and aligned. Of the device, but for what is counted as stage. */
 static void *take(builder *b, size_t *kind, size_t n, size_t size)
 {
     size_t bytes;
@@ -28,13 +28,9 @@ static void *take(builder *b, size_t *kind, size_t n, size_t size)
     }
     if (b->dry || b->overflow || b->failed)
         return NULL;
-    p = calloc(1, bytes);
-    if (!p) {
-        b->failed = true;
-        return NULL;
-    }
-    b->r->held[b->r->n_held++] = p;
-    return (void *)(((uintptr_t)p + ALIGN - 1) & ~(uintptr_t)(ALIGN - 1));
+    p = ds_mem_take(&b->r->mem, kind == &b->size.stage ? DS_MEM_STAGE : DS_MEM_DEVICE, bytes - ALIGN, NULL);
+    b->failed = !p;
+    return p;
 }
 
 static void take_rowset(builder *b, ds_rowset *s, bool streams)
@@ -42,33 +38,36 @@ static void take_rowset(builder *b, ds_rowset *s, bool streams)
     const ds_runner *r = b->r;
     const ds_config *c = &r->m->c;
     size_t *k = &b->size.buffers, R = r->o.max_rows, S = r->o.max_seqs, d = c->hidden_size;
+    ds_op_rows *a = &s->rows;
 
-    s->pos = take(b, k, R, sizeof *s->pos);
-    s->id = take(b, k, R, sizeof *s->id);
-    s->seq = take(b, k, R, sizeof *s->seq);
-    s->dead = take(b, k, R, sizeof *s->dead);
-    s->index = take(b, k, R, sizeof *s->index);
-    s->pos0 = take(b, k, S, sizeof *s->pos0);
-    s->row0 = take(b, k, S, sizeof *s->row0);
-    s->count = take(b, k, S, sizeof *s->count);
-    s->slot = take(b, k, S, sizeof *s->slot);
-    s->tail = take(b, k, S, sizeof *s->tail);
-    s->win_lo = take(b, k, S, sizeof *s->win_lo);
-    s->store_from = take(b, k, S, sizeof *s->store_from);
-    s->st.blocks_ld = (r->o.max_context + BLOCK_TOKENS - 1) / BLOCK_TOKENS;
-    s->blocks = take(b, k, S, s->st.blocks_ld * sizeof *s->blocks);
-    s->st.pos = s->pos;
-    s->st.id = s->id;
-    s->st.seq = s->seq;
-    s->st.dead = s->dead;
-    s->st.pos0 = s->pos0;
-    s->st.row0 = s->row0;
-    s->st.count = s->count;
-    s->st.slot = s->slot;
-    s->st.tail = s->tail;
-    s->st.win_lo = s->win_lo;
-    s->st.store_from = s->store_from;
-    s->st.blocks = s->blocks;
+    a->pos = take(b, k, R, sizeof *a->pos);
+    a->id = take(b, k, R, sizeof *a->id);
+    a->of_seq = take(b, k, R, sizeof *a->of_seq);
+    a->dead = take(b, k, R, sizeof *a->dead);
+    a->index = take(b, k, R, sizeof *a->index);
+    a->pos0 = take(b, k, S, sizeof *a->pos0);
+    a->row0 = take(b, k, S, sizeof *a->row0);
+    a->count = take(b, k, S, sizeof *a->count);
+    a->slot = take(b, k, S, sizeof *a->slot);
+    a->tail = take(b, k, S, sizeof *a->tail);
+    a->win_lo = take(b, k, S, sizeof *a->win_lo);
+    a->dec_lo = take(b, k, S, sizeof *a->dec_lo);
+    a->store_from = take(b, k, S, sizeof *a->store_from);
+    a->blocks_ld = (r->o.max_context + BLOCK_TOKENS - 1) / BLOCK_TOKENS;
+    a->blocks = take(b, k, S, a->blocks_ld * sizeof *a->blocks);
+    s->st = (ds_step){ .pos = a->pos,
+                       .seq = a->of_seq,
+                       .id = a->id,
+                       .dead = a->dead,
+                       .row0 = a->row0,
+                       .count = a->count,
+                       .pos0 = a->pos0,
+                       .slot = a->slot,
+                       .tail = a->tail,
+                       .win_lo = a->win_lo,
+                       .store_from = a->store_from,
+                       .blocks = a->blocks,
+                       .blocks_ld = a->blocks_ld };
     if (!streams)
         return;
     s->X = take(b, k, R, c->hc_mult * d * sizeof(float));
@@ -77,6 +76,76 @@ static void take_rowset(builder *b, ds_rowset *s, bool streams)
         s->taps = take(b, k, R, c->n_dspark_targets * d * sizeof(float));
     for (uint32_t t = 0; t < c->n_engram_layers; t++)
         s->erow[t] = take(b, k, R, ds_config_engram_columns(c) * sizeof(uint64_t));
+}
+
+/* Lists of what the host says, one behind the other from `base` on; *bytes: how long all are. false: too long. */
+static bool lay_out(ds_said *s, const ds_runner *r, unsigned char *base, size_t *bytes)
+{
+    size_t n[] = { (size_t)r->seq_cap * sizeof *s->seq,
+                   (size_t)r->o.max_rows * sizeof *s->id,
+                   (size_t)r->o.max_logits * sizeof *s->logit_index,
+                   (size_t)r->hist_cap * sizeof *s->hist_off,
+                   (size_t)r->hist_cap * 2 * sizeof *s->hist_rec,
+                   (size_t)r->block_cap * sizeof *s->block };
+    size_t at[sizeof n / sizeof *n], end = 0;
+
+    for (size_t i = 0; i < sizeof n / sizeof *n; i++) {
+        at[i] = end;
+        if (!ds_size_add(&end, end, (n[i] + 7) & ~(size_t)7))
+            return false;
+    }
+    *bytes = end;
+    if (base)
+        *s = (ds_said){ .seq = (void *)(base + at[0]),
+                        .id = (void *)(base + at[1]),
+                        .logit_index = (void *)(base + at[2]),
+                        .hist_off = (void *)(base + at[3]),
+                        .hist_rec = (void *)(base + at[4]),
+                        .block = (void *)(base + at[5]) };
+    return true;
+}
+
+/* What passes between the host and the device in a step. */
+static void take_talk(builder *b)
+{
+    ds_runner *r = b->r;
+    const ds_config *c = &r->m->c;
+    size_t S = r->o.max_seqs, R = r->o.max_rows, said = 0, *k = &b->size.stage,
+           blocks = S * ((r->o.max_context + BLOCK_TOKENS - 1) / BLOCK_TOKENS);
+
+    /* decoder rows of a CED prefill: a window of each sequence, or its rows of the step if they are more */
+    r->pass_cap = r->o.n_tails ? (uint32_t)((S * c->sliding_window + R) / R + 2) : 0;
+    r->seq_cap = (uint32_t)(S + (r->o.n_tails ? S + r->pass_cap : 0));
+    r->hist_cap = c->n_engram_layers ? (uint32_t)(S * (c->engram_max_ngram_size - 1)) : 0;
+    r->block_cap = (uint32_t)blocks;
+    if (blocks > UINT32_MAX || !lay_out(&r->host, r, NULL, &said))
+        b->overflow = true;
+    r->said = take(b, k, 1, said);
+    r->heard = take(b, &b->size.buffers, 1, said);
+    if (r->said && r->heard) {
+        lay_out(&r->host, r, r->said, &said);
+        lay_out(&r->at, r, r->heard, &said);
+    }
+    r->answer = take(b, k, 1, sizeof *r->answer);
+    r->result = take(b, &b->size.buffers, 1, sizeof *r->result);
+    r->pass = take(b, k, r->pass_cap, sizeof *r->pass);
+    r->slot_mark = take(b, k, r->o.n_slots, 1);
+    r->image_in = take(b, k, c->vision.num_hidden_layers ? R : 0, c->hidden_size * sizeof(float));
+    if (!r->o.device_logits)
+        r->host_logits = take(b, k, r->logit_cap, c->vocab_size * sizeof(float));
+    if (r->o.device_logits) {
+        r->draws_in = take(b, k, S, sizeof *r->draws_in);
+        r->draws = take(b, &b->size.buffers, S, sizeof *r->draws);
+        r->host_drawn = take(b, k, S, sizeof *r->host_drawn);
+        r->drawn = take(b, &b->size.buffers, S, sizeof *r->drawn);
+        r->host_top = take(b, k, S, DS_MAX_DRAWS * DS_MAX_TOP * sizeof *r->host_top);
+        r->top = take(b, &b->size.buffers, S, DS_MAX_DRAWS * DS_MAX_TOP * sizeof *r->top);
+    }
+    if (!r->o.no_drafts) {
+        r->host_drafts = take(b, k, S, c->dspark_block_size * sizeof *r->host_drafts);
+        r->host_conf = take(b, k, S, c->dspark_block_size * sizeof *r->host_conf);
+    }
+    take(b, k, b->dry, FERRY_BYTES); /* the ferry takes its own */
 }
 
 static uint32_t at_least(uint32_t a, uint32_t b)
@@ -117,7 +186,7 @@ static ds_kern_limits limits(const ds_runner *r)
         .max_rows = at_least(r->o.max_rows, r->o.max_patches),
         .d = d,
         .n = c->hc_mult,
-        .vocab = c->vocab_size,
+        .vocab = r->o.device_logits ? c->vocab_size : 0,
         .heads = c->num_attention_heads,
         .head_dim = c->head_dim,
         .window = c->sliding_window,
@@ -150,6 +219,8 @@ static void take_vision(builder *b)
     size_t *k = &b->size.buffers, P = r->o.max_patches, vd = c->vision.hidden_size, f = sizeof(float);
     size_t cell = (size_t)c->vision.downsample_ratio * c->vision.downsample_ratio;
 
+    r->v.patches = take(b, k, P, 3 * (size_t)c->vision.patch_size * c->vision.patch_size * f);
+    r->v.span = take(b, k, c->vision.max_image_tokens, c->hidden_size * f);
     r->v.x = take(b, k, P, vd * f);
     r->v.xn = take(b, k, P, vd * f);
     r->v.qkv = take(b, k, P, 3 * vd * f);
@@ -223,22 +294,28 @@ static void take_all(builder *b)
         r->ge = take(b, k, R, cols * c->engram_head_dim * f);
         r->ekv = take(b, k, R, (c->hc_mult + 1) * d * f);
     }
-    r->logit_index = take(b, k, R, sizeof *r->logit_index);
     r->logit_cap = at_least(r->o.max_logits, B);
     r->logits = take(b, k, r->logit_cap, c->vocab_size * f);
     if (drafts) {
         r->mx = take(b, k, R, d * f);
         r->draft_id = take(b, k, R, sizeof *r->draft_id);
+        r->drafts = take(b, k, R, sizeof *r->drafts);
         r->markov = take(b, k, R, c->dspark_markov_rank * f);
         r->conf_in = take(b, k, R, (d + c->dspark_markov_rank) * f);
         r->conf = take(b, k, R, f);
     }
-    r->slot_mark = take(b, k, r->o.n_slots, 1);
+    r->n_reset = c->n_engram_layers ? p->n_hist : 0;
+    for (uint32_t s = 0; s < c->n_kv_sources; s++)
+        r->n_reset += c->compress_ratios[c->kv_source_layer_ids[s]] == 2 ? p->n_open : 0;
+    r->reset_off = take(b, k, r->n_reset, sizeof *r->reset_off);
+    r->reset_rec = take(b, k, r->n_reset, sizeof *r->reset_rec);
+    r->first_mix = take(b, k, c->hc_mult, sizeof *r->first_mix);
+    take_talk(b);
     if (r->o.max_patches)
         take_vision(b);
 
     lim = limits(r);
-    scratch = r->m->k.scratch_bytes(&lim);
+    scratch = ds_runner_kern(r)->scratch_bytes(&lim);
     r->scratch.base = take(b, &b->size.scratch, 1, scratch);
     r->scratch.cap = scratch;
 }
@@ -285,7 +362,7 @@ static ds_rc check_options(const ds_model *m, const ds_runner_opts *o, ds_err *e
 
 bool ds_runner_bytes(const ds_model *m, const ds_runner_opts *o, ds_runner_size *out)
 {
-    ds_runner r = { .m = m, .o = *o };
+    ds_runner r = { .m = m, .o = *o, .dev = m->dev };
     builder b = { .r = &r, .dry = true };
 
     fill_defaults(&r.o, m);
@@ -293,6 +370,83 @@ bool ds_runner_bytes(const ds_model *m, const ds_runner_opts *o, ds_runner_size 
     take_all(&b);
     *out = b.size;
     return !b.overflow;
+}
+
+/* ---- tables ---- */
+
+static ds_rc fill_rope(ds_runner *r, ds_err *err)
+{
+    const ds_config *c = &r->m->c;
+    size_t row = c->qk_rope_head_dim;
+    uint32_t positions = r->o.max_context + c->dspark_block_size + 1, some = (uint32_t)(FERRY_BYTES / (row * sizeof(float)));
+    ds_rc rc = DS_OK;
+
+    for (int kind = 0; kind < 2; kind++)
+        for (uint32_t at = 0, n; at < positions && rc == DS_OK; at += n) {
+            n = positions - at < some ? positions - at : some;
+            ds_rope_fill((float *)r->ferry.stage, c, (ds_rope_kind)kind, at, n, &r->e);
+            r->fn->write(r->dev, r->stream, r->rope[kind] + at * row, r->ferry.stage, n * row * sizeof(float));
+            r->fn->mark(r->dev, r->stream, r->done);
+            rc = r->fn->wait(r->dev, r->done, err);
+        }
+    return rc;
+}
+
+static ds_rc fill_rope2d(ds_runner *r, ds_err *err)
+{
+    const ds_config *c = &r->m->c;
+    uint32_t dim = c->vision.hidden_size / c->vision.num_attention_heads;
+    size_t bytes = (size_t)r->o.max_patches * (dim / 2) * sizeof(float);
+    float *cs = malloc(bytes);
+    ds_rc rc;
+
+    if (!cs)
+        return ds_fail(err, DS_E_NOMEM, "run: out of memory for %zu bytes", bytes);
+    ds_rope2d_fill(cs, dim, c->vision.rope_theta, r->o.max_patches);
+    rc = ds_ferry_put(&r->ferry, r->vit_rope, cs, bytes, err);
+    free(cs);
+    return rc;
+}
+
+/* Only what carries a position is cleared: everything else is masked by position. */
+static ds_rc fill_reset(ds_runner *r, ds_err *err)
+{
+    const ds_config *c = &r->m->c;
+    const ds_places *p = &r->m->at;
+    uint64_t *off = calloc(r->n_reset + 1, sizeof *off);
+    int32_t *rec = calloc(r->n_reset + 1, sizeof *rec);
+    size_t n = 0;
+    ds_rc rc = off && rec ? DS_OK : ds_fail(err, DS_E_NOMEM, "run: out of memory");
+
+    if (rc == DS_OK) {
+        for (uint32_t s = 0; s < c->n_kv_sources; s++)
+            for (uint32_t i = 0; c->compress_ratios[c->kv_source_layer_ids[s]] == 2 && i < p->n_open; i++)
+                off[n++] = p->open_off[s] + i * DS_OPEN_REC(c->head_dim);
+        for (uint32_t i = 0; c->n_engram_layers && i < p->n_hist; i++)
+            off[n++] = p->hist_off + i * (size_t)8;
+        for (size_t i = 0; i < n; i++)
+            rec[i] = -1;
+        rc = ds_ferry_put(&r->ferry, r->reset_off, off, n * sizeof *off, err);
+    }
+    if (rc == DS_OK)
+        rc = ds_ferry_put(&r->ferry, r->reset_rec, rec, n * sizeof *rec, err);
+    free(off);
+    free(rec);
+    for (uint32_t s = 0; s < r->o.n_slots && rc == DS_OK; s++)
+        ds_runner_reset_slot(r, s);
+    return rc;
+}
+
+static ds_rc fill_tables(ds_runner *r, ds_err *err)
+{
+    float one = 1.0f;
+    ds_rc rc = fill_rope(r, err);
+
+    if (rc == DS_OK && r->o.max_patches)
+        rc = fill_rope2d(r, err);
+    if (rc == DS_OK)
+        rc = fill_reset(r, err);
+    return rc == DS_OK ? ds_ferry_put(&r->ferry, r->first_mix, &one, sizeof one, err) : rc;
 }
 
 ds_rc ds_runner_create(ds_runner **out, const ds_model *m, const ds_runner_opts *o, ds_err *err)
@@ -312,36 +466,48 @@ ds_rc ds_runner_create(ds_runner **out, const ds_model *m, const ds_runner_opts 
         return ds_fail(err, DS_E_NOMEM, "run: context of %u tokens, %u rows, %u blocks: more memory than can be addressed",
                        opts.max_context, opts.max_rows, opts.n_blocks);
     r = calloc(1, sizeof *r);
-    if (!r || !(r->held = calloc(MAX_HELD, sizeof *r->held)))
-        goto nomem;
+    if (!r)
+        return ds_fail(err, DS_E_NOMEM, "run: out of memory");
     r->m = m;
     r->o = opts;
-    r->e = (ds_exec){ .pool = opts.pool, .scratch = &r->scratch, .fault = &r->fault, .bf16 = opts.bf16 };
+    r->dev = m->dev;
+    r->fn = m->dev->fn;
+    r->mem.d = m->dev;
+    r->e = (ds_exec){ .pool = opts.pool, .scratch = &r->scratch, .bf16 = opts.bf16 };
     b.r = r;
-    take_all(&b);
-    if (b.failed || b.overflow)
-        goto nomem;
-    for (int kind = 0; kind < 2; kind++)
-        ds_rope_fill(r->rope[kind], &m->c, (ds_rope_kind)kind, opts.max_context + m->c.dspark_block_size + 1, &r->e);
-    if (opts.max_patches)
-        ds_rope2d_fill(r->vit_rope, m->c.vision.hidden_size / m->c.vision.num_attention_heads, m->c.vision.rope_theta, opts.max_patches);
-    for (uint32_t s = 0; s < opts.n_slots; s++)
-        ds_runner_reset_slot(r, s);
+    rc = r->fn->stream_create(r->dev, &r->stream, err);
+    if (rc == DS_OK)
+        rc = r->fn->fence_create(r->dev, &r->done, err);
+    if (rc == DS_OK)
+        rc = ds_ferry_init(&r->ferry, r->dev, r->stream, FERRY_BYTES, err);
+    if (rc == DS_OK) {
+        take_all(&b);
+        if (b.failed || b.overflow)
+            rc = ds_fail(err, DS_E_NOMEM, "run: out of memory for %zu bytes (KV blocks %zu, state slots %zu, tables %zu, buffers %zu)",
+                         size.total, size.kv, size.slots, size.tables, size.buffers);
+    }
+    if (rc == DS_OK) {
+        r->e.fault = &r->result->fault;
+        r->e.stream = r->stream;
+        rc = fill_tables(r, err);
+    }
+    if (rc != DS_OK) {
+        ds_runner_destroy(r);
+        return rc;
+    }
     *out = r;
     return DS_OK;
-nomem:
-    ds_runner_destroy(r);
-    return ds_fail(err, DS_E_NOMEM, "run: out of memory for %zu bytes (KV blocks %zu, state slots %zu, tables %zu, buffers %zu)",
-                   size.total, size.kv, size.slots, size.tables, size.buffers);
 }
 
 void ds_runner_destroy(ds_runner *r)
 {
     if (!r)
         return;
-    for (size_t i = 0; i < r->n_held; i++)
-        free(r->held[i]);
-    free(r->held);
+    ds_ferry_fini(&r->ferry);
+    r->fn->stream_destroy(r->dev, r->stream); /* waits for what is on it */
+    r->fn->fence_destroy(r->dev, r->done);
+    ds_mem_free(&r->mem);
+    free(r->seen);
     free(r);
 }
 
@@ -355,42 +521,47 @@ uint32_t ds_runner_n_slots(const ds_runner *r)
     return r->o.n_slots;
 }
 
-/* Only what carries a position is cleared: everything else is masked by position. */
 void ds_runner_reset_slot(ds_runner *r, uint32_t slot)
 {
-    const ds_config *c = &r->m->c;
-    const ds_places *p = &r->m->at;
-    const int32_t none = -1;
-
-    for (uint32_t s = 0; s < c->n_kv_sources; s++)
-        if (c->compress_ratios[c->kv_source_layer_ids[s]] == 2) {
-            ds_ring_view ring = ds_runner_open_ring(r, s);
-            for (uint32_t i = 0; i < p->n_open; i++)
-                memcpy(ds_ring_at(&ring, slot, (int32_t)i), &none, sizeof none);
-        }
-    if (c->n_engram_layers) {
-        ds_ring_view ring = ds_runner_hist_ring(r);
-        for (uint32_t i = 0; i < p->n_hist; i++)
-            memcpy(ds_ring_at(&ring, slot, (int32_t)i), &none, sizeof none);
-    }
+    ds_runner_kern(r)->scatter(&r->e, &(ds_op_scatter){ .dst = r->slots + slot * r->m->at.slot_bytes,
+                                                        .off = r->reset_off,
+                                                        .src = r->reset_rec,
+                                                        .n = r->n_reset,
+                                                        .bytes = sizeof *r->reset_rec });
 }
 
-const uint8_t *ds_runner_record(const ds_runner *r, ds_record_kind kind, uint32_t source, const uint32_t *blocks, uint32_t entry,
-                                size_t *bytes)
+void ds_runner_copy_slot(ds_runner *r, uint32_t src, uint32_t dst)
+{
+    size_t n = r->m->at.slot_bytes;
+
+    if (src != dst)
+        r->fn->copy(r->dev, r->stream, r->slots + dst * n, r->slots + src * n, n);
+}
+
+void ds_runner_copy_block(ds_runner *r, uint32_t src, uint32_t dst)
+{
+    size_t n = r->m->at.block_bytes;
+
+    if (src != dst)
+        r->fn->copy(r->dev, r->stream, r->kv + dst * n, r->kv + src * n, n);
+}
+
+ds_rc ds_runner_read_slot(ds_runner *r, uint32_t slot, void *to, ds_err *err)
+{
+    return ds_ferry_get(&r->ferry, to, r->slots + slot * r->m->at.slot_bytes, r->m->at.slot_bytes, err);
+}
+
+ds_rc ds_runner_read_block(ds_runner *r, uint32_t block, void *to, ds_err *err)
+{
+    return ds_ferry_get(&r->ferry, to, r->kv + block * r->m->at.block_bytes, r->m->at.block_bytes, err);
+}
+
+ds_rc ds_runner_record(ds_runner *r, ds_record_kind kind, uint32_t source, const uint32_t *blocks, uint32_t entry, uint8_t *rec,
+                       size_t *bytes, ds_err *err)
 {
     ds_kv_view v = ds_runner_kv(r, kind, source);
     ds_step st = { .blocks = blocks };
 
     *bytes = v.rec_bytes;
-    return ds_kv_at(&v, &st, 0, entry);
-}
-
-uint8_t *ds_runner_block(ds_runner *r, uint32_t block)
-{
-    return r->kv + (size_t)block * r->m->at.block_bytes;
-}
-
-uint8_t *ds_runner_slot(ds_runner *r, uint32_t slot)
-{
-    return r->slots + (size_t)slot * r->m->at.slot_bytes;
+    return ds_ferry_get(&r->ferry, rec, ds_kv_at(&v, &st, 0, entry), v.rec_bytes, err);
 }

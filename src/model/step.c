@@ -7,7 +7,7 @@
 
 static const ds_kern *kern(const ds_runner *r)
 {
-    return &r->m->k;
+    return ds_runner_kern(r);
 }
 
 static uint32_t dec_rows(const ds_seq *q)
@@ -84,59 +84,129 @@ static ds_rc check_step(ds_runner *r, const ds_seq *seqs, uint32_t n_seqs, ds_er
     return DS_OK;
 }
 
-/* Adds sequence q's positions from .. from + n - 1 to s. */
-static void add_rows(ds_rowset *s, const ds_seq *q, uint32_t from, uint32_t n, uint32_t win_lo)
-{
-    uint32_t i = s->st.n_seqs++;
+/* What has been said so far of the step. */
+typedef struct {
+    uint32_t seqs, rows, logits, hist, blocks, images, passes;
+} talk;
 
-    s->pos0[i] = (int32_t)from;
-    s->row0[i] = s->st.n_rows;
-    s->count[i] = n;
-    s->slot[i] = q->slot;
-    s->tail[i] = q->tail;
-    s->win_lo[i] = (int32_t)win_lo;
-    s->store_from[i] = (int32_t)q->store_from;
-    memcpy(s->blocks + i * s->st.blocks_ld, q->blocks, (from + n + BLOCK_TOKENS - 1) / BLOCK_TOKENS * sizeof *s->blocks);
-    for (uint32_t k = 0; k < n; k++) {
-        s->pos[s->st.n_rows] = (int32_t)(from + k);
-        s->seq[s->st.n_rows++] = i;
+/* Adds sequence q's positions from .. from + n - 1 to the set that begins with description `seq0`. `like`: the description that has q's
+ * blocks already. */
+static void add_rows(ds_runner *r, talk *t, const ds_seq *q, uint32_t from, uint32_t n, uint32_t row0, const ds_seq_rows *like)
+{
+    ds_seq_rows *to = &r->host.seq[t->seqs++];
+
+    *to = (ds_seq_rows){ .pos0 = (int32_t)from,
+                         .row0 = row0,
+                         .count = n,
+                         .slot = q->slot,
+                         .tail = q->tail,
+                         .win_lo = (int32_t)q->enc_win,
+                         .dec_lo = (int32_t)q->dec_win,
+                         .store_from = (int32_t)q->store_from,
+                         .block0 = like ? like->block0 : t->blocks,
+                         .n_blocks = (from + n + BLOCK_TOKENS - 1) / BLOCK_TOKENS };
+    if (like) {
+        to->src_pos = (int32_t)q->pos;
+        to->src_row = like->row0;
+    } else {
+        memcpy(r->host.block + t->blocks, q->blocks, to->n_blocks * sizeof *r->host.block);
+        t->blocks += to->n_blocks;
     }
 }
 
-/* Puts the tokens in front of the first row into the slot's history. */
-static void set_history(ds_runner *r, const ds_seq *q)
+/* The tokens in front of the first row, for the slot's history. */
+static void say_history(ds_runner *r, talk *t, const ds_seq *q)
 {
     ds_ring_view ring = ds_runner_hist_ring(r);
     uint32_t lookback = r->m->c.engram_max_ngram_size - 1, n = q->pos < lookback ? q->pos : lookback;
 
-    for (uint32_t i = 0; i < n; i++) {
-        int32_t rec[2] = { (int32_t)(q->pos - n + i), q->before[i] < 0 ? -1 : r->m->w.map[q->before[i]] };
-        memcpy(ds_ring_at(&ring, q->slot, rec[0]), rec, sizeof rec);
+    for (uint32_t i = 0; i < n; i++, t->hist++) {
+        int32_t pos = (int32_t)(q->pos - n + i);
+        r->host.hist_off[t->hist] = (uint64_t)(ds_ring_at(&ring, q->slot, pos) - r->slots);
+        r->host.hist_rec[2 * t->hist] = pos;
+        r->host.hist_rec[2 * t->hist + 1] = q->before[i] < 0 ? -1 : r->m->w.map_host[q->before[i]];
     }
 }
 
-static void begin(ds_runner *r, const ds_seq *seqs, uint32_t n_seqs)
+/* The rows of the sequence that was described last, positions from .. from + n - 1 of q, that ask for logits. */
+static void want_logits(ds_runner *r, talk *t, const ds_seq *q, uint32_t from, uint32_t n)
+{
+    uint32_t first = q->pos + q->n - q->n_logits;
+
+    for (uint32_t p = first > from ? first : from; p < from + n; p++)
+        r->host.logit_index[t->logits++] = r->host.seq[t->seqs - 1].row0 + (p - from);
+}
+
+static void say_rows(ds_runner *r, talk *t, const ds_seq *seqs, uint32_t n_seqs)
 {
     const ds_config *c = &r->m->c;
-    ds_rowset *s = &r->enc;
-    size_t d = c->hidden_size, mix = ds_config_hc_rows(c);
-    uint32_t images = 0;
+    size_t d = c->hidden_size;
 
-    s->st.n_rows = s->st.n_seqs = 0;
-    s->pending = s->bidir = false;
     for (uint32_t i = 0; i < n_seqs; i++) {
         const ds_seq *q = &seqs[i];
-        uint32_t row = s->st.n_rows;
-        add_rows(s, q, q->pos, q->n, q->enc_win);
-        for (uint32_t k = 0; k < q->n; k++, row++) {
-            s->dead[row] = q->image && q->image[k];
-            s->id[row] = s->dead[row] ? -1 - (int32_t)images : q->tokens[k];
-            if (s->dead[row])
-                memcpy(r->image + images++ * d, q->image[k], d * sizeof(float));
+        add_rows(r, t, q, q->pos, q->n, t->rows, NULL);
+        for (uint32_t k = 0; k < q->n; k++) {
+            bool image = q->image && q->image[k];
+            r->host.id[t->rows++] = image ? -1 - (int32_t)t->images : q->tokens[k];
+            if (image)
+                memcpy(r->image_in + t->images++ * d, q->image[k], d * sizeof(float));
         }
         if (q->before && c->n_engram_layers)
-            set_history(r, q);
+            say_history(r, t, q);
     }
+}
+
+/* The decoder's rows where they aren't the encoder's, in passes of at most max_rows. */
+static void say_passes(ds_runner *r, talk *t, const ds_seq *seqs, uint32_t n_seqs)
+{
+    uint32_t i = 0, from = seqs[0].dec_from;
+
+    while (i < n_seqs) {
+        ds_pass *p = &r->pass[t->passes];
+        *p = (ds_pass){ .seq0 = t->seqs, .logit0 = t->logits };
+        while (i < n_seqs && p->n_rows < r->o.max_rows) {
+            const ds_seq *q = &seqs[i];
+            uint32_t left = q->pos + q->n - from, room = r->o.max_rows - p->n_rows, n = left < room ? left : room;
+            if (n > 0) {
+                add_rows(r, t, q, from, n, p->n_rows, &r->host.seq[i]);
+                want_logits(r, t, q, from, n);
+                p->n_rows += n;
+                from += n;
+            }
+            if (n == left && ++i < n_seqs)
+                from = seqs[i].dec_from;
+        }
+        p->n_seqs = t->seqs - p->seq0;
+        p->n_logits = t->logits - p->logit0;
+        t->passes += p->n_rows > 0;
+    }
+}
+
+void ds_runner_say(ds_runner *r, const void *end)
+{
+    r->fn->write(r->dev, r->stream, r->heard, r->said, (size_t)((const unsigned char *)end - r->said));
+}
+
+void ds_begin_rows(ds_runner *r, ds_rowset *s, const ds_seq_rows *seq, uint32_t n_seqs, uint32_t n_rows, const int32_t *ids)
+{
+    ds_op_rows a = s->rows;
+
+    s->st.n_seqs = n_seqs;
+    s->st.n_rows = n_rows;
+    s->st.win_lo = a.win_lo;
+    s->pending = s->bidir = false;
+    a.seq = seq;
+    a.block = r->at.block;
+    a.id_in = ids;
+    a.dead_in = r->enc.rows.dead;
+    a.n_seqs = n_seqs;
+    kern(r)->rows(&r->e, &a);
+}
+
+void ds_begin_streams(ds_runner *r, ds_rowset *s)
+{
+    const ds_config *c = &r->m->c;
+
     kern(r)->embed(&r->e, &(ds_op_embed){ .y = s->X,
                                           .id = s->st.id,
                                           .table = &r->m->w.embed,
@@ -144,24 +214,36 @@ static void begin(ds_runner *r, const ds_seq *seqs, uint32_t n_seqs)
                                           .rows = s->st.n_rows,
                                           .copies = c->hc_mult,
                                           .tag = TAG_EMBED });
-    for (uint32_t i = 0; i < s->st.n_rows; i++)
-        for (uint32_t j = 0; j < c->hc_mult; j++)
-            s->mix[i * mix + j] = j == 0 ? 1.0f : 0.0f;
-    for (uint32_t t = 0; t < c->n_engram_layers; t++) {
+    kern(r)->copy(
+        &r->e,
+        &(ds_op_copy){ .dst = s->mix, .src = r->first_mix, .rows = s->st.n_rows, .ldd = ds_config_hc_rows(c), .lds = 0, .n = c->hc_mult });
+}
+
+/* Rows and streams of the encoder, with what stands in front of them. */
+static void begin(ds_runner *r, const talk *t, uint32_t n_seqs)
+{
+    const ds_config *c = &r->m->c;
+    ds_rowset *s = &r->enc;
+
+    r->fn->write(r->dev, r->stream, r->image, r->image_in, t->images * (size_t)c->hidden_size * sizeof(float));
+    ds_begin_rows(r, s, r->at.seq, n_seqs, t->rows, r->at.id);
+    kern(r)->scatter(&r->e, &(ds_op_scatter){ .dst = r->slots, .off = r->at.hist_off, .src = r->at.hist_rec, .n = t->hist, .bytes = 8 });
+    ds_begin_streams(r, s);
+    for (uint32_t i = 0; i < c->n_engram_layers; i++) {
         uint32_t cols = ds_config_engram_columns(c);
         kern(r)->engram_hash(&r->e, &(ds_op_engram_hash){ .step = &s->st,
                                                           .hist = ds_runner_hist_ring(r),
-                                                          .row = s->erow[t],
+                                                          .row = s->erow[i],
                                                           .map = r->m->w.map,
                                                           .pad = r->m->w.pad,
-                                                          .mult = r->m->w.mult + t * c->engram_max_ngram_size,
-                                                          .prime = r->m->w.prime + t * cols,
-                                                          .offset = r->m->w.offset + t * cols,
+                                                          .mult = r->m->w.mult + i * c->engram_max_ngram_size,
+                                                          .prime = r->m->w.prime + i * cols,
+                                                          .offset = r->m->w.offset + i * cols,
                                                           .max_ngram = c->engram_max_ngram_size,
                                                           .heads = c->engram_n_heads,
-                                                          .store = t + 1 == c->n_engram_layers,
+                                                          .store = i + 1 == c->n_engram_layers,
                                                           .tag = TAG_HISTORY });
-        ds_observe(r, "engram", c->engram_layer_ids[t], s->erow[t], s->st.n_rows, cols * sizeof(uint64_t));
+        ds_observe(r, "engram", c->engram_layer_ids[i], s->erow[i], s->st.n_rows, cols * sizeof(uint64_t));
     }
 }
 
@@ -182,12 +264,12 @@ static void tail_load(ds_runner *r, size_t off, void *dst, size_t bytes, size_t 
             .step = &r->dec.st, .ring = ds_runner_tail_ring(r, off, bytes), .slot = r->dec.st.tail, .dst = dst, .dst_bytes = ld_bytes });
 }
 
-/* enc -> dec of the rows that dec.index names, for one part. */
+/* enc -> dec of the rows that dec's index names, for one part. */
 static void take_rows(ds_runner *r, void *dst, const void *src, size_t bytes, size_t ld_bytes)
 {
     kern(r)->copy(&r->e, &(ds_op_copy){ .dst = dst,
                                         .src = src,
-                                        .index = r->dec.index,
+                                        .index = r->dec.rows.index,
                                         .rows = r->dec.st.n_rows,
                                         .ldd = ld_bytes / 4,
                                         .lds = ld_bytes / 4,
@@ -225,12 +307,14 @@ static void for_parts(ds_runner *r, part_fn *fn)
             fn(r, p->tail_rows[t], r->enc.erow[t], r->dec.erow[t], rows, rows);
 }
 
-/* Decoder layers on s, draft rings, and the logits of the rows in logit_index[0..n). */
-static void decode_rows(ds_runner *r, ds_rowset *s, uint32_t n, float *logits, bool with_compress)
+/* Decoder layers on s, draft rings, and the n logits from number logit0 on. */
+static void decode_rows(ds_runner *r, ds_rowset *s, uint32_t logit0, uint32_t n, bool with_compress)
 {
     const ds_config *c = &r->m->c;
     const ds_mat *head = &r->m->w.head;
+    float *logits = r->logits + (size_t)logit0 * c->vocab_size;
 
+    s->st.win_lo = s->rows.dec_lo;
     for (uint32_t l = r->m->t.first_decoder; l < c->num_hidden_layers; l++)
         ds_layer_forward(r, s, l, with_compress || l != r->m->t.first_decoder);
     if (n > 0) {
@@ -246,7 +330,7 @@ static void decode_rows(ds_runner *r, ds_rowset *s, uint32_t n, float *logits, b
                                           .hc_eps = (float)c->hc_eps });
         kern(r)->copy(&r->e, &(ds_op_copy){ .dst = r->h,
                                             .src = r->x,
-                                            .index = r->logit_index,
+                                            .index = r->at.logit_index + logit0,
                                             .rows = n,
                                             .ldd = c->hidden_size,
                                             .lds = c->hidden_size,
@@ -263,97 +347,68 @@ static void decode_rows(ds_runner *r, ds_rowset *s, uint32_t n, float *logits, b
             &r->e,
             &(ds_op_linear){ .y = logits, .x = r->h, .w = head, .rows = n, .ldx = c->hidden_size, .ldy = c->vocab_size, .groups = 1 });
         ds_observe(r, "logits", -1, logits, n, c->vocab_size * sizeof(float));
+        kern(r)->finite(&r->e, &(ds_op_finite){ .x = logits, .rows = n, .ldx = c->vocab_size, .n = c->vocab_size, .tag = TAG_LOGITS });
     }
     s->pending = false;
     if (!r->o.no_drafts)
         ds_layer_draft_kv(r, s);
 }
 
-/* Appends the rows of s's last sequence, positions from .. from + n - 1 of q, that ask for logits. */
-static void want_logits(ds_runner *r, const ds_rowset *s, const ds_seq *q, uint32_t from, uint32_t n, uint32_t *n_logits)
+static void decode_apart(ds_runner *r, const talk *t)
 {
-    uint32_t first = q->pos + q->n - q->n_logits;
-
-    for (uint32_t p = first > from ? first : from; p < from + n; p++)
-        r->logit_index[(*n_logits)++] = s->row0[s->st.n_seqs - 1] + (p - from);
-}
-
-/* The decoder on rows other than the encoder's, in passes of at most max_rows. */
-static void decode_apart(ds_runner *r, const ds_seq *seqs, uint32_t n_seqs)
-{
-    const ds_places *p = &r->m->at;
-    ds_rowset *s = &r->dec;
-    uint32_t i = 0, from = seqs[0].dec_from;
-    float *logits = r->logits;
-
-    for (;;) {
-        uint32_t n_logits = 0;
-
-        s->st.n_rows = s->st.n_seqs = 0;
-        s->pending = s->bidir = false;
-        while (i < n_seqs && s->st.n_rows < r->o.max_rows) {
-            const ds_seq *q = &seqs[i];
-            uint32_t left = q->pos + q->n - from, room = r->o.max_rows - s->st.n_rows, n = left < room ? left : room, row = s->st.n_rows;
-            if (n > 0) {
-                add_rows(s, q, from, n, q->dec_win);
-                for (uint32_t k = 0; k < n; k++, row++) {
-                    uint32_t at = from + k, here = at >= q->pos ? r->enc.row0[i] + (at - q->pos) : 0;
-                    s->index[row] = here;
-                    s->id[row] = 0; /* nothing after the embedding looks at it */
-                    s->dead[row] = r->enc.dead[here];
-                }
-                want_logits(r, s, q, from, n, &n_logits);
-                from += n;
-            }
-            if (n == left && ++i < n_seqs)
-                from = seqs[i].dec_from;
-        }
-        if (s->st.n_rows == 0)
-            return;
+    for (const ds_pass *p = r->pass; p < r->pass + t->passes; p++) {
+        ds_begin_rows(r, &r->dec, r->at.seq + p->seq0, p->n_seqs, p->n_rows, NULL);
         for_parts(r, load_part);
-        tail_load(r, p->tail_dead, s->dead, 1, 1);
-        decode_rows(r, s, n_logits, logits, false);
-        logits += (size_t)n_logits * r->m->c.vocab_size;
+        tail_load(r, r->m->at.tail_dead, r->dec.rows.dead, 1, 1);
+        decode_rows(r, &r->dec, p->logit0, p->n_logits, false);
     }
 }
 
-static void forward(ds_runner *r, const ds_seq *seqs, uint32_t n_seqs)
+/* Everything up to the logits is put on the stream; returns their number. */
+static uint32_t forward(ds_runner *r, const ds_seq *seqs, uint32_t n_seqs)
 {
-    uint32_t boundary = r->m->t.first_decoder, n_logits = 0;
+    uint32_t boundary = r->m->t.first_decoder;
     bool together = true;
+    talk t = { 0 };
 
+    say_rows(r, &t, seqs, n_seqs);
     for (uint32_t i = 0; i < n_seqs; i++)
         together = together && seqs[i].dec_from == seqs[i].pos;
-    begin(r, seqs, n_seqs);
+    for (uint32_t i = 0; i < n_seqs && together; i++)
+        for (uint32_t k = 0; k < seqs[i].n_logits; k++)
+            r->host.logit_index[t.logits++] = r->host.seq[i].row0 + seqs[i].n - seqs[i].n_logits + k;
+    if (!together)
+        say_passes(r, &t, seqs, n_seqs);
+    ds_runner_say(r, r->host.block + t.blocks);
+
+    begin(r, &t, n_seqs);
     for (uint32_t l = 0; l < boundary; l++)
         ds_layer_forward(r, &r->enc, l, true);
     if (together) {
-        for (uint32_t i = 0; i < n_seqs; i++)
-            r->enc.win_lo[i] = (int32_t)seqs[i].dec_win;
-        for (uint32_t i = 0; i < n_seqs; i++)
-            for (uint32_t k = 0; k < seqs[i].n_logits; k++)
-                r->logit_index[n_logits++] = r->enc.row0[i] + seqs[i].n - seqs[i].n_logits + k;
-        decode_rows(r, &r->enc, n_logits, r->logits, true);
-        return;
+        decode_rows(r, &r->enc, 0, t.logits, true);
+        return t.logits;
     }
     ds_layer_flush(r, &r->enc);
     for_parts(r, store_part);
-    tail_store(r, r->m->at.tail_dead, r->enc.dead, 1, 1);
+    tail_store(r, r->m->at.tail_dead, r->enc.rows.dead, 1, 1);
     ds_layer_compress(r, &r->enc, boundary);
-    decode_apart(r, seqs, n_seqs);
+    decode_apart(r, &t);
+    return t.logits;
 }
 
-ds_rc ds_runner_check(ds_runner *r, ds_err *err)
+static ds_rc meaning(const ds_runner *r, const ds_fault *f, unsigned kind, ds_err *err)
 {
-    /* acquire: pairs with the release in ds_exec_fault; ops are done, but the writer may have been another member */
-    unsigned kind = atomic_load_explicit(&r->fault.kind, memory_order_acquire);
-    uint32_t tag = r->fault.tag;
-    long long row = (long long)r->fault.row;
+    long long row = (long long)f->row, V = r->m->c.vocab_size;
+    uint32_t tag = f->tag;
 
-    if (kind == DS_FAULT_NONE)
-        return DS_OK;
-    atomic_store_explicit(&r->fault.kind, DS_FAULT_NONE, memory_order_relaxed);
-    atomic_store_explicit(&r->fault.busy, 0, memory_order_relaxed);
+    if (kind == DS_FAULT_FINITE) {
+        long long n = tag == TAG_IMAGE ? r->m->c.hidden_size : V;
+        return ds_fail(err, DS_E_FORMAT, "%s: value %lld of row %lld is not finite: the weights are damaged or out of range",
+                       tag == TAG_IMAGE    ? "image embeddings"
+                       : tag == TAG_LOGITS ? "logits"
+                                           : "draft logits",
+                       row % n, row / n);
+    }
     if (kind == DS_FAULT_VALUE && tag == TAG_EMBED)
         return ds_fail(err, DS_E_FORMAT, "embed.weight: row %lld holds a NaN or infinity", row);
     if (kind == DS_FAULT_VALUE && tag == TAG_MARKOV)
@@ -367,30 +422,69 @@ ds_rc ds_runner_check(ds_runner *r, ds_err *err)
     return ds_fail(err, DS_E_ARG, "step: no Engram history for position %lld: the sequence was not resumed as its state needs", row);
 }
 
-ds_rc ds_runner_check_finite(const float *v, size_t rows, size_t n, const char *what, ds_err *err)
+ds_rc ds_runner_finish(ds_runner *r, ds_err *err)
 {
-    for (size_t i = 0; i < rows; i++)
-        for (size_t k = 0; k < n; k++)
-            if (!isfinite(v[i * n + k]))
-                return ds_fail(err, DS_E_FORMAT, "%s: value %zu of row %zu is not finite: the weights are damaged or out of range", what, k,
-                               i);
-    return DS_OK;
+    unsigned kind;
+    ds_rc rc;
+
+    r->fn->read(r->dev, r->stream, r->answer, r->result, sizeof *r->answer);
+    r->fn->mark(r->dev, r->stream, r->done);
+    rc = r->fn->wait(r->dev, r->done, err);
+    if (rc != DS_OK)
+        return rc;
+    /* relaxed: ops are done, and the copy was made after them */
+    kind = atomic_load_explicit(&r->answer->fault.kind, memory_order_relaxed);
+    if (kind == DS_FAULT_NONE)
+        return DS_OK;
+    r->fn->zero(r->dev, r->stream, &r->result->fault, sizeof r->result->fault);
+    return meaning(r, &r->answer->fault, kind, err);
 }
 
 ds_rc ds_runner_step(ds_runner *r, const ds_seq *seqs, uint32_t n_seqs, const float **logits, ds_err *err)
 {
-    uint32_t n_logits = 0;
     ds_rc rc = check_step(r, seqs, n_seqs, err);
+    uint32_t n_logits;
 
     if (logits)
-        *logits = r->logits;
+        *logits = r->host_logits;
     if (rc != DS_OK)
         return rc;
-    forward(r, seqs, n_seqs);
-    rc = ds_runner_check(r, err);
-    for (uint32_t i = 0; i < n_seqs; i++)
-        n_logits += seqs[i].n_logits;
-    if (rc == DS_OK)
-        rc = ds_runner_check_finite(r->logits, n_logits, r->m->c.vocab_size, "logits", err);
-    return rc;
+    n_logits = forward(r, seqs, n_seqs);
+    if (r->host_logits)
+        r->fn->read(r->dev, r->stream, r->host_logits, r->logits, n_logits * (size_t)r->m->c.vocab_size * sizeof(float));
+    return ds_runner_finish(r, err);
+}
+
+ds_sample_rows *ds_runner_sample_rows(ds_runner *r)
+{
+    return r->draws_in;
+}
+
+ds_rc ds_runner_sample(ds_runner *r, uint32_t n, const ds_drawn **out, const ds_logprob **top, ds_err *err)
+{
+    bool any_top = false;
+
+    for (uint32_t i = 0; i < n; i++)
+        any_top = any_top || r->draws_in[i].n_top;
+    r->fn->write(r->dev, r->stream, r->draws, r->draws_in, n * sizeof *r->draws);
+    kern(r)->sample(&r->e, &(ds_op_sample){ .logits = r->logits,
+                                            .ld = r->m->c.vocab_size,
+                                            .vocab = r->m->c.vocab_size,
+                                            .seq = r->draws,
+                                            .n_seqs = n,
+                                            .out = r->drawn,
+                                            .top = r->top });
+    r->fn->read(r->dev, r->stream, r->host_drawn, r->drawn, n * sizeof *r->drawn);
+    if (any_top)
+        r->fn->read(r->dev, r->stream, r->host_top, r->top, (size_t)n * DS_MAX_DRAWS * DS_MAX_TOP * sizeof *r->top);
+    *out = r->host_drawn;
+    *top = r->host_top;
+    return ds_runner_finish(r, err);
+}
+
+ds_rc ds_runner_read_logits(ds_runner *r, uint32_t row, float *to, ds_err *err)
+{
+    size_t V = r->m->c.vocab_size;
+
+    return ds_ferry_get(&r->ferry, to, r->logits + row * V, V * sizeof *to, err);
 }

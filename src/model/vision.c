@@ -1,12 +1,11 @@
 /* Vision tower and aligner (spec 3.15): pixels of one image -> embeddings of its span. */
 #include <math.h>
-#include <string.h>
 
 #include "model/model_internal.h"
 
 static const ds_kern *kern(const ds_runner *r)
 {
-    return &r->m->k;
+    return ds_runner_kern(r);
 }
 
 static uint32_t cells(uint32_t n, uint32_t s)
@@ -78,13 +77,21 @@ static void block(ds_runner *r, const ds_w_block *w, size_t n, uint32_t n_w)
     kern(r)->add(&r->e, &(ds_op_add){ .y = r->v.x, .x = r->v.xn, .n = n * d });
 }
 
+static void rows(ds_runner *r, float *dst, size_t ldd, const float *src, size_t lds, size_t n, size_t n_rows)
+{
+    kern(r)->copy(&r->e, &(ds_op_copy){ .dst = dst, .src = src, .rows = n_rows, .ldd = ldd, .lds = lds, .n = n });
+}
+
 ds_rc ds_runner_image(ds_runner *r, const float *patches, uint32_t n_h, uint32_t n_w, float *out, ds_err *err)
 {
     const ds_config *c = &r->m->c;
     const ds_weights *w = &r->m->w;
     size_t n = (size_t)n_h * n_w, d = c->hidden_size;
-    uint32_t s = c->vision.downsample_ratio, gh, gw, span = ds_model_span(r->m, n_h, n_w);
-    float *a, *b, *at = out;
+    uint32_t s = c->vision.downsample_ratio, span = ds_model_span(r->m, n_h, n_w);
+    size_t patch = 3 * (size_t)c->vision.patch_size * c->vision.patch_size;
+    size_t gh, gw;
+    float *a, *b;
+    ds_rc rc;
 
     if (span == 0)
         return ds_fail(err, DS_E_ARG, "image of %u x %u patches: %s", n_w, n_h,
@@ -94,26 +101,27 @@ ds_rc ds_runner_image(ds_runner *r, const float *patches, uint32_t n_h, uint32_t
     gh = cells(n_h, s);
     gw = cells(n_w, s);
 
-    linear(r, r->v.x, patches, &w->patch, w->patch_bias, n);
+    rc = ds_ferry_put(&r->ferry, r->v.patches, patches, n * patch * sizeof(float), err);
+    if (rc != DS_OK)
+        return rc;
+    linear(r, r->v.x, r->v.patches, &w->patch, w->patch_bias, n);
     for (uint32_t i = 0; i < c->vision.num_hidden_layers; i++)
         block(r, &w->block[i], n, n_w);
     norm(r, r->v.x, r->v.x, w->vision_norm, n);
     kern(r)->cells(&r->e, &(ds_op_cells){ .out = r->v.cells, .x = r->v.x, .n_h = n_h, .n_w = n_w, .dim = c->vision.hidden_size, .s = s });
     a = r->v.a;
     b = r->v.a + (size_t)r->o.max_patches * d;
-    linear(r, a, r->v.cells, &w->aligner1, w->aligner1_bias, (size_t)gh * gw);
-    kern(r)->gelu(&r->e, &(ds_op_gelu){ .x = a, .n = (size_t)gh * gw * d });
-    linear(r, b, a, &w->aligner2, w->aligner2_bias, (size_t)gh * gw);
+    linear(r, a, r->v.cells, &w->aligner1, w->aligner1_bias, gh * gw);
+    kern(r)->gelu(&r->e, &(ds_op_gelu){ .x = a, .n = gh * gw * d });
+    linear(r, b, a, &w->aligner2, w->aligner2_bias, gh * gw);
 
-    memcpy(at, w->image_start, d * sizeof(float));
-    at += d;
-    for (uint32_t y = 0; y < gh; y++) {
-        memcpy(at, b + (size_t)y * gw * d, gw * d * sizeof(float));
-        at += gw * d;
-        memcpy(at, w->image_newline, d * sizeof(float));
-        at += d;
-    }
-    memcpy(at, w->image_end, d * sizeof(float));
-    ds_observe(r, "span", -1, out, span, d * sizeof(float));
-    return ds_runner_check_finite(out, span, d, "image embeddings", err);
+    /* START, (cells, NEWLINE) x rows, END */
+    rows(r, r->v.span, d, w->image_start, d, d, 1);
+    rows(r, r->v.span + d, (gw + 1) * d, b, gw * d, gw * d, gh);
+    rows(r, r->v.span + (gw + 1) * d, (gw + 1) * d, w->image_newline, 0, d, gh);
+    rows(r, r->v.span + (span - 1) * d, d, w->image_end, d, d, 1);
+    ds_observe(r, "span", -1, r->v.span, span, d * sizeof(float));
+    kern(r)->finite(&r->e, &(ds_op_finite){ .x = r->v.span, .rows = span, .ldx = d, .n = d, .tag = TAG_IMAGE });
+    rc = ds_runner_finish(r, err);
+    return rc == DS_OK ? ds_ferry_get(&r->ferry, out, r->v.span, span * d * sizeof(float), err) : rc;
 }

@@ -25,6 +25,8 @@ typedef struct {
     size_t offset;
 } member;
 
+enum { OF_EXPERT = -1, FERRY_BYTES = 4 << 20 };
+
 #define MEMBER(s, m, name, type)   \
     {                              \
         name, type, offsetof(s, m) \
@@ -111,13 +113,17 @@ typedef struct {
     ds_weights *w;
     const char *dir;
     const ds_config *c;
-    const ds_kern *k;
+    ds_device *d;
+    ds_ferry ferry; /* used where the device can't read the host's memory */
     bool no_data;
     bool names_file; /* the message says already where the fault is */
     uint64_t scan_bytes;
     ds_scan scan;
-    ds_mat **pack; /* matrices that the backend repacks */
-    size_t n_pack, cap_pack;
+    struct placed {
+        ds_mat *m;
+        ds_mat_use use;
+    } * place; /* matrices that the device takes, experts aside */
+    size_t n_place, cap_place;
 } binder;
 
 /* Zeroed memory that close() frees. */
@@ -144,6 +150,17 @@ static ds_rc no_memory(ds_err *err)
     return ds_fail(err, DS_E_NOMEM, "out of memory");
 }
 
+/* Where ops read these bytes of the host's: there, or in a copy. NULL: failed. */
+static const void *for_ops(binder *b, const void *host, size_t bytes, ds_err *err)
+{
+    void *p;
+
+    if (!b->d->fn->place)
+        return host;
+    p = ds_mem_take(&b->w->mem, DS_MEM_DEVICE, bytes, err);
+    return p && ds_ferry_put(&b->ferry, p, host, bytes, err) == DS_OK ? p : NULL;
+}
+
 /* ---- one tensor ---- */
 
 static ds_rc set_vector(binder *b, const float **out, const ds_weight *t, bool copy, ds_err *err)
@@ -152,8 +169,8 @@ static ds_rc set_vector(binder *b, const float **out, const ds_weight *t, bool c
     float *v;
 
     if (!copy && t->dtype == DS_DT_F32 && (uintptr_t)t->data % sizeof(float) == 0) {
-        *out = t->data;
-        return DS_OK;
+        *out = for_ops(b, t->data, n * sizeof *v, err);
+        return *out ? DS_OK : DS_E_NOMEM;
     }
     v = hold(b->w, n, sizeof *v);
     if (!v)
@@ -165,11 +182,12 @@ static ds_rc set_vector(binder *b, const float **out, const ds_weight *t, bool c
         memcpy(&h, (const char *)t->data + 2 * i, sizeof h);
         v[i] = ds_bf16_to_f32(h);
     }
-    *out = v;
-    return DS_OK;
+    *out = for_ops(b, v, n * sizeof *v, err);
+    return *out ? DS_OK : DS_E_NOMEM;
 }
 
-static ds_rc set_mat(binder *b, ds_mat *m, const ds_weight *t, bool table, ds_err *err)
+/* use: a ds_mat_use, or OF_EXPERT: placed with its layer's others. */
+static ds_rc set_mat(binder *b, ds_mat *m, const ds_weight *t, int use, ds_err *err)
 {
     static const ds_mat_type quantised[] = {
         [DS_FORM_FP8] = DS_MAT_FP8_32X32, [DS_FORM_FP4] = DS_MAT_MXFP4, [DS_FORM_ROWS] = DS_MAT_FP8_ROWS
@@ -180,17 +198,17 @@ static ds_rc set_mat(binder *b, ds_mat *m, const ds_weight *t, bool table, ds_er
         m->type = t->dtype == DS_DT_BF16 ? DS_MAT_BF16 : DS_MAT_F32;
     else
         m->type = quantised[t->form];
-    if (table || b->no_data || b->k->pack_bytes(m) == 0)
+    if (use == OF_EXPERT || b->no_data || !b->d->fn->place)
         return DS_OK;
-    if (b->n_pack == b->cap_pack) {
-        size_t cap = b->cap_pack ? 2 * b->cap_pack : 256;
-        ds_mat **grown = realloc(b->pack, cap * sizeof *grown);
+    if (b->n_place == b->cap_place) {
+        size_t cap = b->cap_place ? 2 * b->cap_place : 256;
+        struct placed *grown = realloc(b->place, cap * sizeof *grown);
         if (!grown)
             return no_memory(err);
-        b->pack = grown;
-        b->cap_pack = cap;
+        b->place = grown;
+        b->cap_place = cap;
     }
-    b->pack[b->n_pack++] = m;
+    b->place[b->n_place++] = (struct placed){ m, (ds_mat_use)use };
     return DS_OK;
 }
 
@@ -277,12 +295,12 @@ static ds_rc bind(void *arg, const ds_tensor_want *want, ds_err *err)
     if (rc != DS_OK)
         return rc;
     if (want->expert >= 0)
-        return set_mat(b, expert_mat(b, want), &t, false, err);
+        return set_mat(b, expert_mat(b, want), &t, OF_EXPERT, err);
     if (!m)
         return DS_OK;
     at = (char *)at + m->offset;
     if (m->type == AS_MAT || m->type == AS_TABLE)
-        return set_mat(b, at, &t, table, err);
+        return set_mat(b, at, &t, !table ? DS_USE_LINEAR : want->kind == DS_KIND_ENGRAM_TABLE ? DS_USE_FAR : DS_USE_TABLE, err);
     return b->no_data ? DS_OK : set_vector(b, at, &t, m->type == AS_VECTOR, err);
 }
 
@@ -312,7 +330,7 @@ static ds_rc make_layers(binder *b, const ds_topology *t, ds_err *err)
 /* ---- Engram hash ---- */
 
 /* The tokenizer's map has as many classes as the configuration says, and no others. */
-static ds_rc check_map(const binder *b, ds_err *err)
+static ds_rc check_map(const binder *b, const int32_t *map, ds_err *err)
 {
     const uint32_t classes = b->c->engram_compressed_vocab_size;
     uint32_t seen = 0;
@@ -320,7 +338,7 @@ static ds_rc check_map(const binder *b, ds_err *err)
     ds_rc rc = mark ? DS_OK : no_memory(err);
 
     for (uint32_t i = 0; i < b->c->vocab_size && rc == DS_OK; i++) {
-        int32_t v = b->w->map[i];
+        int32_t v = map[i];
         if (v < 0 || (uint32_t)v >= classes) {
             rc = ds_fail(err, DS_E_FORMAT, "the tokenizer's token map gives token %u the class %d; engram_compressed_vocab_size is %u", i,
                          v, classes);
@@ -335,19 +353,19 @@ static ds_rc check_map(const binder *b, ds_err *err)
     return rc;
 }
 
-static ds_rc load_map(binder *b, const ds_model_opts *o, ds_err *err)
+static ds_rc load_map(binder *b, int32_t *map, const ds_model_opts *o, ds_err *err)
 {
     bool present = false;
-    ds_rc rc = ds_engram_token_map(b->w->map, &present, b->c, b->w->files, err);
+    ds_rc rc = ds_engram_token_map(map, &present, b->c, b->w->files, err);
 
     if (rc != DS_OK || present)
         return rc;
     if (!o->token_map)
         return ds_fail(err, DS_E_FORMAT,
                        "the model has Engram layers but no tensor engram.token_map, and no tokenizer was given to derive it from");
-    rc = o->token_map(o->ctx, b->dir, b->w->map, b->c->vocab_size, err);
+    rc = o->token_map(o->ctx, b->dir, map, b->c->vocab_size, err);
     b->names_file = rc != DS_OK;
-    return rc == DS_OK ? check_map(b, err) : rc;
+    return rc == DS_OK ? check_map(b, map, err) : rc;
 }
 
 static ds_rc bind_hash(binder *b, const ds_model_opts *o, ds_err *err)
@@ -355,26 +373,32 @@ static ds_rc bind_hash(binder *b, const ds_model_opts *o, ds_err *err)
     const ds_config *c = b->c;
     ds_weights *w = b->w;
     const size_t n = c->n_engram_layers, cols = ds_config_engram_columns(c), orders = c->engram_max_ngram_size;
-    ds_rc rc = DS_OK;
+    int32_t *map = hold(w, c->vocab_size, sizeof *map);
+    uint64_t *prime = hold(w, n * cols, sizeof *prime), *offset = hold(w, n * cols, sizeof *offset),
+             *mult = hold(w, n * orders, sizeof *mult);
+    ds_rc rc;
 
-    w->map = hold(w, c->vocab_size, sizeof *w->map);
-    w->prime = hold(w, n * cols, sizeof *w->prime);
-    w->offset = hold(w, n * cols, sizeof *w->offset);
-    w->mult = hold(w, n * orders, sizeof *w->mult);
-    if (!w->map || !w->prime || !w->offset || !w->mult)
+    if (!map || !prime || !offset || !mult)
         return no_memory(err);
-    if (!b->no_data)
-        rc = load_map(b, o, err);
-    if (rc == DS_OK)
-        w->pad = w->map[c->engram_pad_token_id];
-    for (uint32_t i = 0; i < n && rc == DS_OK && !b->no_data; i++) {
+    if (b->no_data)
+        return DS_OK;
+    rc = load_map(b, map, o, err);
+    w->map_host = map;
+    w->pad = map[c->engram_pad_token_id];
+    for (uint32_t i = 0; i < n && rc == DS_OK; i++) {
         ds_engram_hash h;
         rc = ds_engram_load(&h, c, w->files, i, w->pad, err);
-        memcpy(w->prime + i * cols, h.prime, cols * sizeof *w->prime);
-        memcpy(w->offset + i * cols, h.offset, cols * sizeof *w->offset);
-        memcpy(w->mult + i * orders, h.multiplier, orders * sizeof *w->mult);
+        memcpy(prime + i * cols, h.prime, cols * sizeof *prime);
+        memcpy(offset + i * cols, h.offset, cols * sizeof *offset);
+        memcpy(mult + i * orders, h.multiplier, orders * sizeof *mult);
     }
-    return rc;
+    if (rc != DS_OK)
+        return rc;
+    w->map = for_ops(b, map, c->vocab_size * sizeof *map, err);
+    w->prime = w->map ? for_ops(b, prime, n * cols * sizeof *prime, err) : NULL;
+    w->offset = w->prime ? for_ops(b, offset, n * cols * sizeof *offset, err) : NULL;
+    w->mult = w->offset ? for_ops(b, mult, n * orders * sizeof *mult, err) : NULL;
+    return w->mult ? DS_OK : DS_E_NOMEM;
 }
 
 /* ---- opening ---- */
@@ -393,35 +417,38 @@ static ds_rc check_memory(const ds_weights *w, const ds_model_opts *o, ds_err *e
                    (double)bytes / 0x1p30, (double)o->memory_bytes / 0x1p30);
 }
 
-static ds_rc pack_all(binder *b, ds_pool *pool, ds_err *err)
+/* Everything that the device wants in memory or a form of its own. */
+static ds_rc place_all(binder *b, uint32_t n_layers, ds_err *err)
 {
-    ds_fault fault = { 0 };
-    ds_arena none = { 0 };
-    ds_exec e = { .pool = pool, .scratch = &none, .fault = &fault };
+    const ds_device_fns *fn = b->d->fn;
+    ds_rc rc = DS_OK;
 
-    for (size_t i = 0; i < b->n_pack; i++) {
-        size_t bytes = b->k->pack_bytes(b->pack[i]);
-        void *dst = hold(b->w, bytes, 1);
-        if (!dst)
-            return no_memory(err);
-        b->k->pack(&e, b->pack[i], dst);
-        b->w->stats.packed_bytes += bytes;
+    if (b->no_data || !fn->place)
+        return DS_OK;
+    for (size_t i = 0; i < b->n_place && rc == DS_OK; i++)
+        rc = fn->place(b->d, &b->w->mem, b->place[i].m, b->place[i].use, err);
+    for (uint32_t l = 0; l < n_layers && rc == DS_OK; l++) {
+        ds_w_layer *w = &b->w->layer[l];
+        rc = fn->place_experts(b->d, &b->w->mem, w->w1, w->w3, w->w2, w->n_experts, err);
     }
-    return DS_OK;
+    b->w->stats.packed_bytes = b->w->mem.bytes[DS_MEM_DEVICE];
+    return rc;
 }
 
-ds_rc ds_weights_open(ds_weights *w, const char *dir, const ds_config *c, const ds_topology *t, const ds_kern *k, const ds_model_opts *o,
+ds_rc ds_weights_open(ds_weights *w, const char *dir, const ds_config *c, const ds_topology *t, ds_device *d, const ds_model_opts *o,
                       ds_err *err)
 {
     binder b = {
-        .w = w, .dir = dir, .c = c, .k = k, .no_data = o->no_data, .scan_bytes = o->scan_bytes ? o->scan_bytes : DS_SCAN_AT_LOAD_BYTES
+        .w = w, .dir = dir, .c = c, .d = d, .no_data = o->no_data, .scan_bytes = o->scan_bytes ? o->scan_bytes : DS_SCAN_AT_LOAD_BYTES
     };
     char q[112];
     size_t n;
     ds_rc rc;
 
-    *w = (ds_weights){ 0 };
+    *w = (ds_weights){ .mem.d = d };
     rc = ds_st_open(&w->files, dir, err);
+    if (rc == DS_OK && d->fn->place && !o->no_data)
+        rc = ds_ferry_init(&b.ferry, d, NULL, FERRY_BYTES, err);
     if (rc != DS_OK)
         return rc;
     ds_st_tensors(w->files, &n);
@@ -441,9 +468,10 @@ ds_rc ds_weights_open(ds_weights *w, const char *dir, const ds_config *c, const 
     if (rc == DS_OK)
         rc = ds_scan_run(&b.scan, w->files, o->pool, err);
     if (rc == DS_OK)
-        rc = pack_all(&b, o->pool, err);
+        rc = place_all(&b, t->n_layers, err);
     ds_scan_fini(&b.scan);
-    free(b.pack);
+    ds_ferry_fini(&b.ferry);
+    free(b.place);
     return rc;
 }
 
@@ -452,6 +480,7 @@ void ds_weights_close(ds_weights *w)
     for (size_t i = 0; i < w->n_blocks; i++)
         free(w->blocks[i]);
     free(w->blocks);
+    ds_mem_free(&w->mem);
     ds_st_close(w->files);
     *w = (ds_weights){ 0 };
 }

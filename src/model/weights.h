@@ -1,6 +1,6 @@
 /* The weights of an opened model, as the layers use them.
  *
- * Matrices point into the mapped files (or to a backend's packed form); vectors that every step reads are f32 copies on the heap. Which
+ * All but `map_host` is for ops: the device reads mapped files and the heap where they are, or gets copies in its own memory and form. Which
  * members of a layer are set follows from the topology: compressor and index keys in KV sources, the indexer's query side in index
  * sources, Engram where the layer has a table.
  * Threads: constant after open. */
@@ -8,7 +8,7 @@
 #define DS_MODEL_WEIGHTS_H
 
 #include "format/safetensors.h"
-#include "kern/kern.h"
+#include "kern/device.h"
 #include "model/model.h"
 
 typedef struct {
@@ -57,19 +57,20 @@ typedef struct {
     ds_w_block *block;
 
     /* Engram hash, by ordinal */
-    int32_t *map; /* [vocab] */
+    const int32_t *map, *map_host; /* [vocab] */
     int32_t pad;
-    uint64_t *prime, *offset; /* [tables][columns] */
-    uint64_t *mult;           /* [tables][max_ngram] */
+    const uint64_t *prime, *offset; /* [tables][columns] */
+    const uint64_t *mult;           /* [tables][max_ngram] */
 
     /* what is held */
     void **blocks; /* heap pieces, freed in close */
     size_t n_blocks, cap_blocks;
+    ds_mem mem; /* of the device */
     ds_st *files;
     ds_model_stats stats;
 } ds_weights;
 
-ds_rc ds_weights_open(ds_weights *w, const char *dir, const ds_config *c, const ds_topology *t, const ds_kern *k, const ds_model_opts *o,
+ds_rc ds_weights_open(ds_weights *w, const char *dir, const ds_config *c, const ds_topology *t, ds_device *d, const ds_model_opts *o,
                       ds_err *err);
 void ds_weights_close(ds_weights *w); /* copes with every half-built state */
 

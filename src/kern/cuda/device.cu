@@ -23,7 +23,7 @@ struct ds_cuda_device {
     char what[64];  /* [mu] */
 };
 
-struct ds_event {
+struct ds_fence {
     cudaEvent_t e;
 };
 
@@ -131,9 +131,9 @@ static void stream_destroy(ds_device *d, ds_stream *s)
     free(s);
 }
 
-static ds_rc event_create(ds_device *d, ds_event **out, ds_err *err)
+static ds_rc fence_create(ds_device *d, ds_fence **out, ds_err *err)
 {
-    ds_event *e = (ds_event *)calloc(1, sizeof *e);
+    ds_fence *e = (ds_fence *)calloc(1, sizeof *e);
     ds_rc rc;
 
     *out = NULL;
@@ -148,7 +148,7 @@ static ds_rc event_create(ds_device *d, ds_event **out, ds_err *err)
     return rc;
 }
 
-static void event_destroy(ds_device *d, ds_event *e)
+static void fence_destroy(ds_device *d, ds_fence *e)
 {
     if (!e)
         return;
@@ -171,19 +171,19 @@ static void zero(ds_device *d, ds_stream *s, void *dst, size_t bytes)
         check(d, cudaMemsetAsync(dst, 0, bytes, s->s), "zeroing");
 }
 
-static void mark(ds_device *d, ds_stream *s, ds_event *e)
+static void mark(ds_device *d, ds_stream *s, ds_fence *e)
 {
     enter(d);
     check(d, cudaEventRecord(e->e, s->s), "a mark");
 }
 
-static void order(ds_device *d, ds_stream *s, ds_event *e)
+static void order(ds_device *d, ds_stream *s, ds_fence *e)
 {
     enter(d);
     check(d, cudaStreamWaitEvent(s->s, e->e, 0), "an order");
 }
 
-static ds_rc wait_for(ds_device *d, ds_event *e, ds_err *err)
+static ds_rc wait_for(ds_device *d, ds_fence *e, ds_err *err)
 {
     enter(d);
     check(d, cudaEventSynchronize(e->e), "a kernel or copy");
@@ -302,7 +302,7 @@ static ds_rc place_experts(ds_device *d, ds_mem *mem, ds_mat *w1, ds_mat *w3, ds
     return rc;
 }
 
-static const ds_device_fns fns = { destroy,      take,       give,   stream_create, stream_destroy, event_create, event_destroy,
+static const ds_device_fns fns = { destroy,      take,       give,   stream_create, stream_destroy, fence_create, fence_destroy,
                                    move,         move,       move,   zero,          mark,           order,        wait_for,
                                    record_begin, record_end, replay, graph_destroy, place,          place_experts };
 

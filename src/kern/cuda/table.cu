@@ -3,19 +3,6 @@
 
 #include <string.h>
 
-static size_t no_pack(const ds_mat *w)
-{
-    (void)w;
-    return 0;
-}
-
-static void pack_nothing(ds_exec *e, ds_mat *w, void *dst)
-{
-    (void)e;
-    (void)w;
-    (void)dst;
-}
-
 static size_t larger(size_t a, size_t b)
 {
     return a > b ? a : b;
@@ -32,8 +19,6 @@ void ds_cuda_use(ds_kern *k)
     memset(k, 0, sizeof *k);
     k->name = "cuda";
     k->scratch_bytes = ds_cuda_scratch_bytes;
-    k->pack_bytes = no_pack;
-    k->pack = pack_nothing;
     k->linear = ds_linear_cuda;
     k->dequant = ds_dequant_cuda;
     k->rmsnorm = ds_rmsnorm_cuda;

@@ -101,16 +101,3 @@ void ds_dequant_ref(ds_exec *e, const ds_op_dequant *a)
 {
     ds_exec_for(e, a->rows, 1, dequant_rows, (void *)a);
 }
-
-size_t ds_pack_bytes_ref(const ds_mat *w)
-{
-    (void)w;
-    return 0;
-}
-
-void ds_pack_ref(ds_exec *e, ds_mat *w, void *dst)
-{
-    (void)e;
-    (void)w;
-    (void)dst;
-}

@@ -6,9 +6,8 @@
 #include "kern/kern.h"
 
 size_t ds_scratch_bytes_ref(const ds_kern_limits *lim);
-size_t ds_pack_bytes_ref(const ds_mat *w); /* always 0 */
-void ds_pack_ref(ds_exec *e, ds_mat *w, void *dst);
 
+ds_rows_fn ds_rows_ref;
 ds_linear_fn ds_linear_ref;
 ds_dequant_fn ds_dequant_ref;
 ds_rmsnorm_fn ds_rmsnorm_ref;
@@ -18,6 +17,8 @@ ds_swiglu_fn ds_swiglu_ref;
 ds_gelu_fn ds_gelu_ref;
 ds_argmax_fn ds_argmax_ref;
 ds_copy_fn ds_copy_ref;
+ds_scatter_fn ds_scatter_ref;
+ds_finite_fn ds_finite_ref;
 ds_embed_fn ds_embed_ref;
 ds_mhc_fn ds_mhc_ref;
 ds_stream_mean_fn ds_stream_mean_ref;
@@ -39,5 +40,6 @@ ds_engram_fuse_fn ds_engram_fuse_ref;
 ds_rope2d_fn ds_rope2d_ref;
 ds_vit_attention_fn ds_vit_attention_ref;
 ds_cells_fn ds_cells_ref;
+ds_sample_fn ds_sample_ref;
 
 #endif

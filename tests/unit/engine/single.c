@@ -253,7 +253,7 @@ static ds_rc step(ds_single *s, int32_t *y, verdict *v, ds_err *err)
 
     if (drafting) {
         ds_draft_seq d = { .slot = 0, .pos = pos, .token = *y, .win_lo = s->solo.dec_win };
-        rc = ds_runner_draft(s->run, &d, 1, NULL, NULL, rows + 1, conf, err);
+        rc = ds_runner_draft(s->run, &d, 1, rows + 1, conf, err);
         if (rc != DS_OK)
             return rc;
         k = worth_verifying(s, conf);
@@ -287,7 +287,7 @@ ds_rc ds_single_run(ds_single *s, const ds_single_request *q, ds_single_result *
     *res = (ds_single_result){ .finish = DS_SINGLE_ENDED };
     if (rc != DS_OK)
         return rc;
-    rc = ds_sampler_create(&s->sampler, ds_model_config(s->m)->vocab_size, &q->sampling, q->bias, q->n_bias, err);
+    rc = ds_sampler_create(&s->sampler, ds_model_device(s->m), ds_model_config(s->m)->vocab_size, &q->sampling, q->bias, q->n_bias, err);
     if (rc != DS_OK)
         return rc;
     s->q = q;

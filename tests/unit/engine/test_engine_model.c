@@ -947,12 +947,13 @@ int main(int argc, char **argv)
         cmocka_unit_test(memory_plan),
         cmocka_unit_test(allocations_fail),
     };
-    ds_model *m = test_model(argc > 1 ? argv[1] : "tiny-a", argc > 2 ? argv[2] : NULL);
+    ds_model *m = test_model(argc > 1 ? argv[1] : "tiny-a", test_choose_device(argc, argv, 2));
     int failed;
 
     model = m;
     vocab = ds_model_config(m)->vocab_size;
     failed = cmocka_run_group_tests(tests, NULL, NULL);
     ds_model_close(m);
+    ds_device_close(test_device);
     return failed;
 }

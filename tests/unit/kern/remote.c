@@ -18,7 +18,7 @@ static struct {
     ds_device *d;
     ds_mem mem;
     ds_stream *s;
-    ds_event *e;
+    ds_fence *e;
     unsigned char *region, *sent, *back; /* device, stage, stage */
     ds_arena scratch;                    /* its base is device memory */
     ds_fault *fault;                     /* stage */
@@ -574,7 +574,7 @@ void remote_close(void)
     if (!the.d)
         return;
     the.d->fn->stream_destroy(the.d, the.s);
-    the.d->fn->event_destroy(the.d, the.e);
+    the.d->fn->fence_destroy(the.d, the.e);
     ds_mem_free(&the.mem);
     memset(&the, 0, sizeof the);
 }
@@ -589,7 +589,7 @@ ds_rc remote_open(ds_kern *k, ds_device *d, ds_err *err)
     the.scratch = (ds_arena){ .base = ds_mem_take(&the.mem, DS_MEM_DEVICE, SCRATCH_BYTES, err), .cap = SCRATCH_BYTES };
     the.fault = ds_mem_take(&the.mem, DS_MEM_STAGE, sizeof *the.fault, err);
     if (!the.region || !the.sent || !the.back || !the.scratch.base || !the.fault || d->fn->stream_create(d, &the.s, err) != DS_OK ||
-        d->fn->event_create(d, &the.e, err) != DS_OK) {
+        d->fn->fence_create(d, &the.e, err) != DS_OK) {
         remote_close();
         return err->rc;
     }

@@ -103,7 +103,7 @@ static void commit(deed what)
     ds_stream *s;
     volatile unsigned char *a;
     unsigned char *stage;
-    ds_event *e;
+    ds_fence *e;
 
     signal(SIGSEGV, SIG_DFL); /* the way out that is asked for, whatever a sanitizer would say about it */
     signal(SIGBUS, SIG_DFL);
@@ -112,7 +112,7 @@ static void commit(deed what)
     m.d = d;
     a = ds_mem_take(&m, DS_MEM_DEVICE, 64, &err);
     stage = ds_mem_take(&m, DS_MEM_STAGE, 64, &err);
-    if (!a || !stage || d->fn->stream_create(d, &s, &err) != DS_OK || d->fn->event_create(d, &e, &err) != DS_OK)
+    if (!a || !stage || d->fn->stream_create(d, &s, &err) != DS_OK || d->fn->fence_create(d, &e, &err) != DS_OK)
         _exit(9);
     stage[0] = 5;
     d->fn->write(d, s, (void *)a, stage, 64);
@@ -132,7 +132,7 @@ static void commit(deed what)
     d->fn->mark(d, s, e);
     if (d->fn->wait(d, e, &err) != DS_OK || stage[0] != 5)
         _exit(5);
-    d->fn->event_destroy(d, e);
+    d->fn->fence_destroy(d, e);
     d->fn->stream_destroy(d, s);
     if (what != LEAVE_MEMORY)
         ds_mem_free(&m);

@@ -88,16 +88,18 @@ static ds_model *open_dir(const char *dir)
 }
 
 /* The records that ds_runner_record gives, one by one. */
-static void dump_records(const ds_solo *s, const ds_kv_layout *l)
+static void dump_records(ds_solo *s, const ds_kv_layout *l)
 {
     for (uint32_t i = 0; i < l->n_parts; i++) {
         const ds_kv_part *p = &l->part[i];
         if (p->record != DS_KV_MAIN && p->record != DS_KV_INDEX)
             continue;
         for (uint32_t j = 0; j < s->n / p->ratio; j++) {
+            uint8_t rec[DS_RECORD_MAX_BYTES];
             size_t bytes;
-            const uint8_t *rec =
-                ds_runner_record(s->run, p->record == DS_KV_MAIN ? DS_RECORD_MAIN : DS_RECORD_INDEX, p->of, s->blocks, j, &bytes);
+            ds_err err;
+            assert_ok(ds_runner_record(s->run, p->record == DS_KV_MAIN ? DS_RECORD_MAIN : DS_RECORD_INDEX, p->of, s->blocks, j, rec, &bytes,
+                                       &err));
             printf("record %d %u %u ", (int)p->record, p->of, j);
             put_hex(rec, bytes);
         }
@@ -124,7 +126,7 @@ static void dump_bytes(const char *dir, bool ced, const char *path)
     ds_kv_layout l;
     ds_runner *run;
     ds_solo solo;
-    uint8_t id[32];
+    uint8_t id[32], *whole;
     uint32_t n;
     int32_t *tokens = json_ids(ds_json_root(doc), &n);
     logit_rows logits = { 0 };
@@ -135,6 +137,8 @@ static void dump_bytes(const char *dir, bool ced, const char *path)
     assert_ok(ds_solo_init(&solo, run, n, ced, &err));
     assert_ok(ds_solo_prefill(&solo, tokens, n, 1, keep_logits, &logits, &err));
     ds_model_layout_get(m, &lay);
+    whole = malloc(lay.block_bytes > lay.slot_bytes ? lay.block_bytes : lay.slot_bytes);
+    assert_non_null(whole);
     ds_model_kv_layout(m, &l);
     l.mode = ced ? DS_KV_CED_STRICT : DS_KV_EXACT;
     printf("layout ");
@@ -144,10 +148,13 @@ static void dump_bytes(const char *dir, bool ced, const char *path)
     put_hex(id, sizeof id);
     for (uint32_t b = 0; b < (n + DS_KV_BLOCK_TOKENS - 1) / DS_KV_BLOCK_TOKENS; b++) {
         printf("block ");
-        put_hex(ds_runner_block(run, solo.blocks[b]), lay.block_bytes);
+        assert_ok(ds_runner_read_block(run, solo.blocks[b], whole, &err));
+        put_hex(whole, lay.block_bytes);
     }
     printf("slot ");
-    put_hex(ds_runner_slot(run, 0), lay.slot_bytes);
+    assert_ok(ds_runner_read_slot(run, 0, whole, &err));
+    put_hex(whole, lay.slot_bytes);
+    free(whole);
     dump_records(&solo, &l);
     dump_windows(&seen, n);
     free(logits.data);

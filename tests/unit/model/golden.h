@@ -7,6 +7,7 @@
 #include "base/json.h"
 #include "base/file.h"
 #include "format/npy.h"
+#include "kern/locked.h"
 #include "model/model.h"
 #include "test.h"
 
@@ -86,6 +87,22 @@ static inline ds_rc test_token_map(void *ctx, const char *dir, int32_t *map, uin
     return rc;
 }
 
+/* The device of all models that a test opens; NULL: each has the CPU for its own. */
+static ds_device *test_device;
+
+/* For the last arguments of a test program: KERNELS of the CPU, and "locked" for the device that the host can't look into. */
+static inline const char *test_choose_device(int argc, char **argv, int from)
+{
+    const char *kernels = argc > from && strcmp(argv[from], "best") != 0 ? argv[from] : NULL;
+    ds_err err;
+
+    if (argc > from + 1 && locked_create(&test_device, kernels, &err) != DS_OK) {
+        fprintf(stderr, "%s\n", err.msg);
+        exit(1);
+    }
+    return kernels;
+}
+
 static inline ds_model *test_model(const char *name, const char *kernels)
 {
     ds_err err;
@@ -93,7 +110,7 @@ static inline ds_model *test_model(const char *name, const char *kernels)
     ds_model *m;
 
     snprintf(path, sizeof path, "%s/tests/golden/%s/model", DS_TEST_ROOT, name);
-    assert_ok(ds_model_open(&m, path, &(ds_model_opts){ .kernels = kernels, .token_map = test_token_map }, &err));
+    assert_ok(ds_model_open(&m, path, &(ds_model_opts){ .device = test_device, .kernels = kernels, .token_map = test_token_map }, &err));
     return m;
 }
 

@@ -104,7 +104,7 @@ static void draft_all(ds_runner *r, sequence *s, uint32_t n)
         return;
     for (uint32_t i = 0; i < n; i++)
         q[i] = (ds_draft_seq){ .slot = s[i].slot, .pos = s[i].total, .token = 5, .win_lo = 0 };
-    assert_ok(ds_runner_draft(r, q, n, NULL, NULL, ids, NULL, &err));
+    assert_ok(ds_runner_draft(r, q, n, ids, NULL, &err));
     for (uint32_t i = 0; i < n; i++)
         memcpy(s[i].drafts, ids + i * B, B * sizeof *ids);
 }
@@ -387,12 +387,13 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_used_slot_is_as_good_as_new),
         cmocka_unit_test(replay_in_company),
     };
-    ds_model *m = test_model(argc > 1 ? argv[1] : "tiny-a", argc > 2 ? argv[2] : NULL);
+    ds_model *m = test_model(argc > 1 ? argv[1] : "tiny-a", test_choose_device(argc, argv, 2));
     int failed;
 
     model = m;
     cfg = ds_model_config(m);
     failed = cmocka_run_group_tests(tests, NULL, NULL);
     ds_model_close(m);
+    ds_device_close(test_device);
     return failed;
 }

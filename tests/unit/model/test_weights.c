@@ -200,7 +200,7 @@ static void values_of_large_tables(void **state)
             assert_ok(ds_runner_step(r, &q, 1, &logits, &err));
             memcpy(want, logits, ds_model_config(m)->vocab_size * sizeof *want);
             memcpy(&engram_row, collected(&seen, "engram", 2, 1), sizeof engram_row);
-            assert_refused(ds_runner_draft(r, &(ds_draft_seq){ .pos = 5, .token = 101 }, 1, NULL, NULL, tokens, NULL, &err), DS_E_FORMAT,
+            assert_refused(ds_runner_draft(r, &(ds_draft_seq){ .pos = 5, .token = 101 }, 1, tokens, NULL, &err), DS_E_FORMAT,
                            "mtp.1.markov_head.embed.weight: row 101");
             tokens[0] = 0;
             assert_ok(ds_runner_step(r, &q, 1, &logits, &err));
@@ -334,7 +334,7 @@ static void runs_and_steps(void **state)
     assert_refused(ds_runner_create(&r, m, &(ds_runner_opts){ .max_context = 4097 }, &err), DS_E_ARG, "the model's limit is 4096");
     assert_refused(ds_runner_create(&r, m, &(ds_runner_opts){ .max_rows = 1u << 30 }, &err), DS_E_ARG, "max_rows");
     assert_true(ds_runner_bytes(m, &(ds_runner_opts){ .max_context = 200 }, &size));
-    assert_int_equal(size.total, size.kv + size.slots + size.tails + size.tables + size.buffers + size.scratch);
+    assert_int_equal(size.total, size.kv + size.slots + size.tails + size.tables + size.buffers + size.scratch + size.stage);
     assert_ok(ds_runner_create(&r, m, &(ds_runner_opts){ .max_rows = 32, .max_seqs = 2, .max_context = 200, .n_tails = 1 }, &err));
     assert_int_equal(ds_runner_n_blocks(r), 4);
     assert_int_equal(ds_runner_n_slots(r), 2);
@@ -382,8 +382,8 @@ static void runs_and_steps(void **state)
     two[1].blocks = (uint32_t[]){ 2, 3 };
     two[0].n_logits = two[1].n_logits = 15;
     assert_refused(ds_runner_step(r, two, 2, &logits, &err), DS_E_ARG, "30 logits");
-    assert_refused(ds_runner_draft(r, &(ds_draft_seq){ .token = 384 }, 1, NULL, NULL, tokens, NULL, &err), DS_E_ARG, "token id 384");
-    assert_refused(ds_runner_draft(r, &(ds_draft_seq){ .slot = 2 }, 1, NULL, NULL, tokens, NULL, &err), DS_E_ARG, "slot 2");
+    assert_refused(ds_runner_draft(r, &(ds_draft_seq){ .token = 384 }, 1, tokens, NULL, &err), DS_E_ARG, "token id 384");
+    assert_refused(ds_runner_draft(r, &(ds_draft_seq){ .slot = 2 }, 1, tokens, NULL, &err), DS_E_ARG, "slot 2");
 
     /* and after all that the runner is as good as before */
     ds_runner_reset_slot(r, 0);
