@@ -31,9 +31,21 @@ done
 gzip -9n "$tree"/usr/share/man/man1/*.1
 cp packaging/deepserve.default "$tree/etc/default/deepserve"
 mkdir -p "$tree/usr/share/doc/deepserve"
-cp LICENSE "$tree/usr/share/doc/deepserve/copyright"
+cat >"$tree/usr/share/doc/deepserve/copyright" <<END
+Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/
+Upstream-Name: deepserve
+
+Files: *
+Copyright: the deepserve authors
+License: Apache-2.0
+ On Debian systems the text of the Apache License 2.0 is in
+ /usr/share/common-licenses/Apache-2.0.
+END
+printf 'deepserve (%s) stable; urgency=medium\n\n  * Built from its repository.\n\n -- deepserve maintainers <maintainers@deepserve.invalid>  %s\n' \
+    "$version" "$(date -Ru ${SOURCE_DATE_EPOCH:+-d @$SOURCE_DATE_EPOCH})" | gzip -9n >"$tree/usr/share/doc/deepserve/changelog.gz"
 cp docs/server.md "$tree/usr/share/doc/deepserve/"
 chmod -R u=rwX,go=rX "$tree"
+find "$tree/usr/lib" -name '*.so*' -type f -exec chmod 644 {} +
 
 printf 'Source: deepserve\nMaintainer: deepserve\nPackage: deepserve\nArchitecture: any\n' >"$stage/debian/control"
 libs=$(cd "$stage" && find tree/usr/lib -name '*.so*' -type f)
@@ -57,6 +69,7 @@ Description: serving system for DeepSeek-V4.1-Flash-class models
  generator.
 END
 echo /etc/default/deepserve >"$tree/DEBIAN/conffiles"
+echo 'activate-noawait ldconfig' >"$tree/DEBIAN/triggers"
 install -m 755 packaging/postinst packaging/prerm packaging/postrm "$tree/DEBIAN/"
 (cd "$tree" && find usr etc -type f -print0 | LC_ALL=C sort -z | xargs -0 md5sum >DEBIAN/md5sums)
 
