@@ -372,6 +372,12 @@ void ds_rp_call_text(ds_rp *p, ds_call *c, const ds_json *arguments, const ds_pa
     if (!ds_rp_str(p, arguments, at, key, &s))
         return;
     v = blank(s) ? ds_rp_parse(p, "{}", 2) : ds_rp_parse(p, s.p, s.n);
+    if (v && v->type == DS_JSON_STRING) { /* encoded twice */
+        const ds_json *inner = ds_rp_parse(p, v->text, v->text_len);
+
+        if (inner && inner->type == DS_JSON_OBJECT)
+            v = inner;
+    }
     if (v && v->type == DS_JSON_OBJECT) {
         ds_rp_call_object(p, c, v, at, key);
     } else {

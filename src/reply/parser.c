@@ -49,6 +49,8 @@ static void make_literals(ds_parser *p)
         { M_PARAM, false, "parameter" },   { M_PARAM_NAME, false, "parameter name=\"" }, { M_PARAM_CLOSE, true, "parameter>" },
     };
 
+    static const char *const rare[] = { "toolcalls>", "tool>" }; /* blocks while tools are declared */
+
     add_literal(p, M_THINK_OPEN, (const char *const[]){ "<think>", "", "", "" });
     add_literal(p, M_THINK_CLOSE, (const char *const[]){ "</think>", "", "", "" });
     add_literal(p, M_EOS, (const char *const[]){ EOS_TEXT, "", "", "" });
@@ -56,6 +58,11 @@ static void make_literals(ds_parser *p)
         for (size_t t = 0; t < sizeof tags / sizeof tags[0]; t++)
             for (int space = 0; space < 2; space++)
                 add_literal(p, tags[t].cls, (const char *const[]){ tags[t].close ? "</" : "<", dsml[v], space ? " " : "", tags[t].name });
+    for (size_t t = 0; p->o.tools == DS_PARSER_TOOLS_ON && t < 2; t++)
+        for (int space = 0; space < (p->o.normalize_lookalikes ? 1 : 2); space++) { /* a set has room for so many */
+            add_literal(p, M_BLOCK_OPEN, (const char *const[]){ "<", dsml[0], space ? " " : "", rare[t] });
+            add_literal(p, M_BLOCK_CLOSE, (const char *const[]){ "</", dsml[0], space ? " " : "", rare[t] });
+        }
 }
 
 static void make_set(ds_parser *p, state s, unsigned classes)
@@ -987,12 +994,41 @@ bool ds_parser_done(const ds_parser *p)
     return p->done;
 }
 
+void ds_parser_token(ds_parser *p, bool control, size_t n)
+{
+    p->by_token = true;
+    if (control)
+        p->control = ds_parser_position(p) + n;
+}
+
+/* The limit cut the output inside markup: what is held of it is dropped, instead of becoming text. A '<' alone counts where a block begins: at the very start
+ * or behind an empty line. */
+static void drop_cut_markup(ds_parser *p)
+{
+    bool tools = p->o.tools != DS_PARSER_TOOLS_OFF, begun = p->control > p->pos - p->cl;
+
+    if (p->state == S_TAG && !p->tag_param && !p->announced && p->control > p->hdr_pos) {
+        p->state = S_END;
+    } else if (p->state == S_ORPHAN && p->control > p->o_pos) {
+        p->state = S_END;
+    } else if (p->cl == 0 || p->cl == p->cand->n) {
+        return;
+    } else if (p->state == S_VALUE && p->control) {
+        p->pos -= p->cl;
+        p->cl = 0;
+    } else if (begun || (p->state == S_CONTENT && tools && p->cl == 1 && (p->lead || p->nl >= 2))) {
+        drop_held(p);
+    }
+}
+
 ds_finish ds_parser_finish(ds_parser *p, ds_backend_end end)
 {
     if (!p->done && p->u8n && p->o.flush_tail) {
         p->u8n = 0;
         feed_replacement(p);
     }
+    if (p->by_token && !p->done && end == DS_BACKEND_LENGTH)
+        drop_cut_markup(p);
     if (p->state == S_TAG && !p->tag_param && !p->announced)
         parser_bad_call(p);
     if (p->state == S_ORPHAN) {

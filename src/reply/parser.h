@@ -135,6 +135,10 @@ typedef struct {
 ds_rc ds_parser_create(ds_parser **out, const ds_parser_opts *opts, ds_err *err);
 void ds_parser_destroy(ds_parser *p); /* NULL is fine */
 
+/* The next push is one token of n bytes; control: an added one, markup that the model wrote on purpose. For callers that know tokens: half a piece of
+ * markup at the end of an output that the limit cut is then no text. */
+void ds_parser_token(ds_parser *p, bool control, size_t n);
+
 /* n bytes that took n_tokens tokens (the sink is called from here). Where one push carries several tokens they count as evenly spread.
  * After the parser is done pushes are ignored and not counted. */
 void ds_parser_push(ds_parser *p, const void *bytes, size_t n, uint32_t n_tokens);

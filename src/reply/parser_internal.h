@@ -81,6 +81,8 @@ struct ds_parser {
     bool done;
     bool single; /* done because max_calls closed */
     bool think_dropped;
+    bool by_token;    /* ds_parser_token was called */
+    uint64_t control; /* position after the last control token */
     uint32_t calls_closed;
 
     literal lits[MAX_LITERALS];

@@ -907,6 +907,7 @@ ds_rc ds_stream_token(ds_stream *s, uint32_t index, uint32_t id, const ds_token_
         n = 0;
     if (lp && n && s->logprobs && !ds_parser_done(c->parser))
         wait_entry(c, id, lp, n);
+    ds_parser_token(c->parser, ds_tokenizer_kind(s->o.tokenizer, id) == DS_TOKEN_CONTROL, n);
     ds_parser_push(c->parser, bytes, n, 1);
     flush(c);
     return s->oom ? nomem(err) : DS_OK;

@@ -227,3 +227,44 @@ def test_cut_characters_keep_their_entries(program, root, tmp_path):
             lp = legacy["choices"][0]["logprobs"]
             assert len(lp["tokens"]) == len(lp["token_logprobs"]) == len(entries)
             assert sum((c["choices"][0]["logprobs"]["tokens"] for c in events(s, "/v1/completions", {"prompt": "x", "max_tokens": limit, "logprobs": 1}) if c["choices"][0]["logprobs"]), []) == lp["tokens"]
+
+
+# ---- 06, 07: a call that the limit cuts shows no markup ----
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses", "/v1/messages"])
+def test_cut_calls(server, path):
+    """Every limit up to the whole answer: no text, no piece of a tag in the arguments; streams say the same."""
+    name = "max_output_tokens" if path == "/v1/responses" else "max_tokens"
+    body = {**forced(path), name: 40, "model": "demo", "temperature": 0}
+    body.pop("tool_choice")
+    body.update({"reasoning": {"effort": "none"}} if path == "/v1/responses" else {"thinking": OFF})
+    for limit in range(1, 40):
+        body[name] = limit
+        status, _, answer = server.request("POST", path, body)
+        assert status == 200, answer
+        if path == "/v1/chat/completions":
+            choice = answer["choices"][0]
+            text, calls = choice["message"]["content"], [c["function"]["arguments"] for c in choice["message"].get("tool_calls", [])]
+            deltas = [c["choices"][0]["delta"] for c in events(server, path, body)]
+            streamed = "".join(d.get("content") or "" for d in deltas)
+            pieces = "".join(t["function"]["arguments"] for d in deltas for t in d.get("tool_calls", []))
+            assert (streamed, pieces) == (text, "".join(calls)), limit
+        elif path == "/v1/responses":
+            text, calls = "".join(p["text"] for i in answer["output"] if i["type"] == "message" for p in i["content"]), [i["arguments"] for i in answer["output"] if i["type"] == "function_call"]
+        else:
+            text, calls = "".join(b["text"] for b in answer["content"] if b["type"] == "text"), [json.dumps(b["input"]) for b in answer["content"] if b["type"] == "tool_use"]
+        assert "<" not in text and "DSML" not in text and "invoke" not in text, (limit, text)
+        assert all("<" not in c and "DSML" not in c for c in calls), (limit, calls)
+    assert calls and json.loads(calls[0]) == {"city": "Paris"}
+
+
+def test_case_06(server, root):
+    choice = chat(server, **shared(root, "06-call-cut-in-opener.json"))["choices"][0]
+    assert choice["finish_reason"] == "length" and choice["message"]["content"] == ""
+
+
+@pytest.mark.parametrize("limit", [28, 29, 30])
+def test_case_07(server, root, limit):
+    choice = chat(server, **{**shared(root, "07-call-cut-in-closing-tag.json"), "max_tokens": limit})["choices"][0]
+    assert not any("<" in c["function"]["arguments"] for c in choice["message"].get("tool_calls", []))
