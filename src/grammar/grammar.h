@@ -1,6 +1,6 @@
 /* Constrained output: a grammar, where a text stands in it, and which tokens may come next.
  *
- * A front end (regular expression, choices, JSON Schema) makes rules over bytes; rules may call each other. From them states
+ * A front end (regular expression, choices, JSON Schema, EBNF) makes rules over bytes; rules may call each other. From them states
  * are built as texts need them and kept, so that reading a byte is one look-up after the first time. A state stands for the whole past of a
  * text, the stack of open rules included, and is a number: copying it forks, an older one kept is the way back.
  *
@@ -46,6 +46,9 @@ ds_rc ds_grammar_regex(ds_grammar **out, const char *pattern, size_t n, const ds
 /* One of the strings of a JSON array. */
 ds_rc ds_grammar_choices(ds_grammar **out, const ds_json *list, const ds_grammar_opts *opts, ds_err *err);
 
+/* Rules in the notation of GBNF, from `root` on (docs/grammar.md). Rules that begin with themselves are lists; other left recursion is
+ * refused. Messages give line and column. */
+ds_rc ds_grammar_ebnf(ds_grammar **out, const char *text, size_t n, const ds_grammar_opts *opts, ds_err *err);
 /* JSON text of a value that fits a JSON Schema (2020-12, draft 7, `nullable` of OpenAPI): narrower where docs/grammar.md says so, never
  * wider. What isn't supported is refused with the JSON pointer of the keyword. The schema isn't needed afterwards. */
 ds_rc ds_grammar_json_schema(ds_grammar **out, const ds_json *schema, const ds_grammar_opts *opts, ds_err *err);

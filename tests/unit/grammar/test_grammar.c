@@ -318,6 +318,58 @@ static void schema_hostile(void **state)
     ds_buf_free(&b);
 }
 
+static ds_rc open_ebnf(ds_grammar **g, const char *text, ds_err *err)
+{
+    return ds_grammar_ebnf(g, text, strlen(text), NULL, err);
+}
+
+static void ebnf_language(void **state)
+{
+    static const char text[] = "# sums\nroot ::= expr \"\\n\"?\nexpr ::= expr [-+] term | term\nterm ::= term \"*\" factor\n | factor\n"
+                               "factor ::= [0-9]{1,3} | '(' expr ')'\n";
+    static const struct {
+        const char *text;
+        bool match;
+    } cases[] = { { "1+2*3", true }, { "((1))-2\n", true }, { "1+", false }, { "((1)", false }, { "1234", false }, { "", false } };
+    ds_grammar *g;
+    ds_err err = { 0 };
+
+    (void)state;
+    assert_ok(open_ebnf(&g, text, &err));
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        assert_int_equal(judge(g, cases[i].text, strlen(cases[i].text)).match, cases[i].match);
+    masks_are_exact(g, "sums");
+    ds_grammar_destroy(g);
+}
+
+static void ebnf_refusals(void **state)
+{
+    static const char *const cases[][2] = {
+        { "", "no rule root" },
+        { "root ::= a", "no rule a" },
+        { "root ::= b \"x\"\nb ::= root", "rule root calls itself" },
+        { "root ::= root", "no text" },
+        { "root ::= root? \"a\"", "left recursion" },
+        { "root ::= \"a", "line 1, column 10: the literal" },
+        { "root ::= [a", "class" },
+        { "root ::= (\"a\"", "parenthesis" },
+        { "root ::= \"a\"\n)", "line 2, column 1" },
+        { "root ::= \"\\q\"", "escape" },
+        { "x", "a rule" },
+        { "root ::= \"a\"\nroot ::= \"b\"", "line 2, column 1: this rule was there already" },
+        { "root ::= \"a\"{3,2}", "no repeat" },
+        { "root ::= (\"a\"{1000}){1000}", "more nodes" },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        ds_grammar *g;
+        ds_err err = { 0 };
+        assert_refused(open_ebnf(&g, cases[i][0], &err), DS_E_ARG, cases[i][1]);
+        assert_null(g);
+    }
+}
+
 /* A language that needs more states than allowed says so, and what was there stays good. */
 static void bounds(void **state)
 {
@@ -377,7 +429,7 @@ int main(void)
         cmocka_unit_test(regex_language),  cmocka_unit_test(regex_refusals), cmocka_unit_test(regex_masks),
         cmocka_unit_test(draft_masks),     cmocka_unit_test(choices),        cmocka_unit_test(schema_masks),
         cmocka_unit_test(schema_refusals), cmocka_unit_test(schema_hostile), cmocka_unit_test(bounds),
-        cmocka_unit_test(no_memory),
+        cmocka_unit_test(ebnf_language),   cmocka_unit_test(ebnf_refusals),  cmocka_unit_test(no_memory),
     };
     ds_err err = { 0 };
     int failed;
