@@ -168,7 +168,9 @@ typedef struct {
 
 typedef struct {
     uint32_t kv_blocks, state_slots, saved_states, max_context, max_running, step_tokens;
+    uint32_t host_blocks, host_states; /* that host memory behind them holds */
     uint64_t block_bytes, slot_bytes;
+    uint64_t host_kv;                                         /* bytes of that memory; in `total` */
     uint64_t kv, states, tails, tables, buffers, host, total; /* bytes */
     uint64_t kv_tokens;                                       /* that all blocks together hold */
 } ds_gen_plan;
@@ -186,15 +188,18 @@ typedef struct {
     uint32_t waiting, prefilling, running, parked, requests;
     uint32_t kv_blocks, kv_used, kv_cached; /* cached: kept for hits, free for anyone */
     uint32_t states, states_used, slots, slots_used;
-    double drafts_per_seq; /* that the controller asks for */
-    double cost[4];        /* a, b, d, e of the fitted step time in us: a + b q + d q c + e q^2 */
+    uint32_t host_blocks, host_blocks_used, host_states, host_states_used; /* of host memory behind the device's */
+    double drafts_per_seq;                                                 /* that the controller asks for */
+    double cost[4]; /* a, b, d, e of the fitted step time in us: a + b q + d q c + e q^2 */
     /* totals */
     uint64_t accepted, refused_busy, refused_arg;               /* requests, by add's answer */
     uint64_t ended[DS_N_ENDED];                                 /* samples by ds_end_reason */
     uint64_t prompt_tokens, computed_tokens, recomputed_tokens; /* rows of prompts; of them again after preemption */
     uint64_t hit_state_tokens, hit_replay_tokens,
-        replayed_tokens;                    /* cached tokens continued from saved state; by replay; rows that replay cost */
-    uint64_t output_tokens, dropped_tokens; /* reported; computed after the end was known */
+        replayed_tokens;      /* cached tokens continued from saved state; by replay; rows that replay cost */
+    uint64_t hit_host_tokens; /* of the cached tokens those whose blocks came back from host memory */
+    uint64_t host_blocks_saved, host_blocks_evicted, host_states_saved, host_states_evicted;
+    uint64_t output_tokens, dropped_tokens;                       /* reported; computed after the end was known */
     uint64_t drafted[DS_GEN_MAX_DRAFTS], kept[DS_GEN_MAX_DRAFTS]; /* by position in the block */
     uint64_t preempted_parked, preempted_recomputed;
     uint64_t states_saved, states_evicted, blocks_published, blocks_evicted;

@@ -25,7 +25,7 @@ typedef struct {
     int mode, act, kernels, encoding, log_level, thinking, unknown_members;
     bool dump_config, no_tcp, strict_model, image_urls, metrics_auth, prefix_cache, quiet, pin;
     int64_t port, threads, engines, context, max_running, max_requests, step_tokens, prefills, connections, workers, step_us, phases;
-    uint64_t memory, max_head, max_body, max_output_queue, responses_bytes;
+    uint64_t memory, kv_memory, max_head, max_body, max_output_queue, responses_bytes;
     uint64_t header_ms, body_ms, stall_ms, keepalive_ms, idle_ms, drain_ms, request_ms, responses_ttl_ms, target_tbt_ms;
 } options;
 
@@ -57,6 +57,7 @@ static const ds_opt table[] = {
     { .name = "max-running", .type = DS_OPT_INT, O(max_running), .def = "16", .arg = "N", .min = 1, .max = 4096, .help = "answers computed at a time" },
     { .name = "max-requests", .type = DS_OPT_INT, O(max_requests), .def = "256", .arg = "N", .min = 1, .max = 1 << 20, .help = "requests accepted and not ended, waiting ones too; more get a 429" },
     { .name = "memory", .type = DS_OPT_BYTES, O(memory), .def = "0", .arg = "BYTES", .min = 0, .max = INFINITY, .help = "for caches and buffers; 0 = up to 70% of what is free" },
+    { .name = "kv-memory", .type = DS_OPT_BYTES, O(kv_memory), .def = "0", .arg = "BYTES", .min = 0, .max = INFINITY, .help = "of that, for prefixes that leave the engine's own blocks: they come back from there; 0 = none" },
     { .name = "step-tokens", .type = DS_OPT_INT, O(step_tokens), .def = "512", .arg = "TOKENS", .min = 1, .max = 1 << 18, .help = "rows of an engine step at most" },
     { .name = "prefills", .type = DS_OPT_INT, O(prefills), .def = "4", .arg = "N", .min = 1, .max = 4096, .help = "prompts in progress at a time" },
     { .name = "target-tbt", .type = DS_OPT_MS, O(target_tbt_ms), .def = "0", .arg = "TIME", .min = 0, .max = INFINITY, .help = "wanted time between tokens; prompts get what decoding leaves of it; 0 = no target" },
@@ -67,7 +68,7 @@ static const ds_opt table[] = {
     { .name = "kernels", .type = DS_OPT_ENUM, O(kernels), .def = "best", .arg = "NAME", .choices = DS_CLI_KERNELS, .help = "instruction set" },
     { .name = "threads", .type = DS_OPT_INT, O(threads), .arg = "N", .min = 1, .max = 1024, .help = "threads of the model (default: one for each CPU)" },
     DS_CLI_OPT_PIN(offsetof(options, pin)),
-    { .name = "engines", .type = DS_OPT_INT, O(engines), .def = "1", .arg = "N", .min = 1, .max = DS_GEN_MANY_MAX, .help = "engines on the one model; they share its threads, --memory, --max-running, --max-requests and --prefills" },
+    { .name = "engines", .type = DS_OPT_INT, O(engines), .def = "1", .arg = "N", .min = 1, .max = DS_GEN_MANY_MAX, .help = "engines on the one model; they share its threads, --memory, --kv-memory, --max-running, --max-requests and --prefills" },
 
     { .name = "max-head", .type = DS_OPT_BYTES, O(max_head), .def = "32KiB", .arg = "BYTES", .min = 1024, .max = 1 << 20, .help = "request line and headers" },
     { .name = "header-timeout", .type = DS_OPT_MS, O(header_ms), .def = "10s", .arg = "TIME", .min = 1, .max = 3600000, .help = "for the whole head" },
@@ -298,6 +299,8 @@ static ds_rc open_engines(service *s, ds_engine_opts *eo, ds_config *config, ds_
     char path[4096];
     ds_rc rc;
 
+    if (o->replay && o->kv_memory)
+        return ds_fail(err, DS_E_ARG, "--kv-memory: recorded answers (--replay-file) have no KV to keep");
     if (o->replay) {
         if ((size_t)snprintf(path, sizeof path, "%s/config.json", o->model) >= sizeof path)
             return ds_fail(err, DS_E_ARG, "--model: the path is too long");
@@ -373,6 +376,7 @@ static ds_rc load(void *ctx, ds_server_model *out, ds_err *err)
         .max_samples = 32,
         .step_tokens = (uint32_t)o->step_tokens,
         .prefills = share(o->prefills, o),
+        .kv_memory = o->kv_memory / (uint64_t)o->engines,
         .target_tbt_us = (uint32_t)(o->target_tbt_ms * 1000),
         .drafts = s->speculate,
         .token_bytes = token_bytes,
@@ -400,6 +404,10 @@ static ds_rc load(void *ctx, ds_server_model *out, ds_err *err)
     fprintf(stderr, "memory: %.1f MiB in caches and buffers, KV for %" PRIu64 " tokens, context of %u, %u at a time\n",
             (double)plan.total * (double)o->engines / 0x1p20, plan.kv_tokens * (uint64_t)o->engines, out->max_context,
             plan.max_running * (uint32_t)o->engines);
+    if (plan.host_blocks)
+        fprintf(stderr, "host memory: %.1f MiB of that, KV for %" PRIu64 " tokens that left the engine, %u states\n",
+                (double)plan.host_kv * (double)o->engines / 0x1p20, (uint64_t)plan.host_blocks * DS_KV_BLOCK_TOKENS * (uint64_t)o->engines,
+                plan.host_states * (uint32_t)o->engines);
     return DS_OK;
 }
 

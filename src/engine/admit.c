@@ -120,7 +120,7 @@ void ds_eng_settle(ds_eng_loop *e, ds_eng_step *st)
             ds_eng_gone(e, s);
             break;
         case THEN_PARK:
-            state = ds_states_take(&e->states);
+            state = ds_eng_take_state(e, st);
             if (state != NONE) {
                 ds_eng_op(st, DS_DEV_COPY_SLOT, s->seat, ds_states_slot(&e->states, state));
                 s->busy_until = st->dev.no;
@@ -237,17 +237,33 @@ typedef struct {
     ds_eng_hit kind;
     uint32_t pos;   /* tokens that need not be computed */
     uint32_t state; /* HIT_STATE */
+    bool in_host;   /* the state is a buffer of host memory */
     bool approx;    /* what is found there rests on a replay, or is one */
+    bool exact;     /* only what is exact was looked at */
 } found;
 
-/* Whether saved state `i` at position P serves a sequence that goes on there to `goal`. */
-static bool state_serves(const ds_eng_loop *e, const ds_eng_sample *s, uint32_t i, uint32_t P)
+/* Block i of a sample's keys on the device; NONE: not there, or not exact where it has to be. */
+static uint32_t device_block(const ds_eng_loop *e, const ds_eng_sample *s, uint32_t i, bool exact)
+{
+    uint32_t b = ds_blocks_find(&e->blocks, &s->keys[i]);
+    return b != NONE && exact && e->blocks.approx[b] ? NONE : b;
+}
+
+/* The same in host memory. */
+static uint32_t host_block(ds_eng_loop *e, const ds_eng_sample *s, uint32_t i, bool exact)
+{
+    uint32_t h = ds_tier_find(&e->host_blocks, &s->keys[i]);
+    return h != NONE && exact && e->host_blocks.approx[h] ? NONE : h;
+}
+
+/* Whether a saved state at position P, with decoder windows from dec_start on, serves a sequence that goes on there to `goal`. */
+static bool state_serves(const ds_eng_loop *e, const ds_eng_sample *s, uint32_t dec_start, uint32_t P)
 {
     if (e->o->mode == DS_ENGINE_EXACT)
         return true;
     if (P + e->hit_margin <= s->req->n_prompt)
         return true;
-    return P >= s->req->n_prompt && e->states.dec_start[i] == s->dev.dec_start;
+    return P >= s->req->n_prompt && dec_start == s->dev.dec_start;
 }
 
 /* New requests leave hit_margin tokens to compute. One that comes back after preemption goes on from any state of its own text, and never
@@ -255,7 +271,7 @@ static bool state_serves(const ds_eng_loop *e, const ds_eng_sample *s, uint32_t 
  * what rests on a replay; a reproducible one does so from the start. */
 static found find_hit(ds_eng_loop *e, ds_eng_sample *s, uint64_t now_us)
 {
-    found f = { HIT_NONE, 0, NONE, false };
+    found f = { .state = NONE };
     uint32_t n = s->req->n_prompt, longest = n > e->hit_margin ? (n - e->hit_margin) / DS_BLOCK_TOKENS : 0, have = 0, most, n_exact = 0;
     bool back = s->admitted, exact = s->req->reproducible || (back && !s->approx);
     bool replay = e->o->mode == DS_ENGINE_CED && !e->o->no_replay && !exact && !back;
@@ -266,23 +282,27 @@ static found find_hit(ds_eng_loop *e, ds_eng_sample *s, uint64_t now_us)
     if (most > s->n_keys)
         most = s->n_keys;
     for (; have < most; have++) {
-        uint32_t block = ds_blocks_find(&e->blocks, &s->keys[have]);
-        if (block == NONE || (exact && e->blocks.approx[block]))
+        uint32_t block = device_block(e, s, have, exact), host = block == NONE ? host_block(e, s, have, exact) : NONE;
+        if (block == NONE && host == NONE)
             break;
-        if (!e->blocks.approx[block] && n_exact == have)
+        if (!(block != NONE ? e->blocks.approx[block] : e->host_blocks.approx[host]) && n_exact == have)
             n_exact++;
     }
     if (back && s->first_hit == HIT_REPLAY) { /* the same way, or none: other ways have other bits */
         if (have * DS_BLOCK_TOKENS >= s->first_hit_pos)
-            f = (found){ HIT_REPLAY, s->first_hit_pos, NONE, true };
+            f = (found){ .kind = HIT_REPLAY, .pos = s->first_hit_pos, .state = NONE, .approx = true, .exact = exact };
         return f;
     }
     for (uint32_t k = have; k > 0; k--) {
-        uint32_t i = ds_states_find(&e->states, &s->keys[k - 1], now_us);
-        if (i != NONE && !(exact && e->states.approx[i]) && state_serves(e, s, i, k * DS_BLOCK_TOKENS))
-            return (found){ HIT_STATE, k * DS_BLOCK_TOKENS, i, k > n_exact || e->states.approx[i] };
+        uint32_t i = ds_states_find(&e->states, &s->keys[k - 1], now_us), P = k * DS_BLOCK_TOKENS;
+        const ds_tier *t = &e->host_states;
+        if (i != NONE && !(exact && e->states.approx[i]) && state_serves(e, s, e->states.dec_start[i], P))
+            return (found){ HIT_STATE, P, i, false, k > n_exact || e->states.approx[i], exact };
+        i = ds_tier_find(&e->host_states, &s->keys[k - 1]);
+        if (i != NONE && !(exact && t->approx[i]) && state_serves(e, s, t->note[i], P))
+            return (found){ HIT_STATE, P, i, true, k > n_exact || t->approx[i], exact };
         if (replay)
-            return (found){ HIT_REPLAY, k * DS_BLOCK_TOKENS, NONE, true };
+            return (found){ HIT_REPLAY, P, NONE, false, true, exact };
     }
     return f;
 }
@@ -358,7 +378,7 @@ static verdict admit_parked(ds_eng_loop *e, ds_eng_step *st, ds_eng_sample *s)
     if (s->shared_partial) {
         if (ds_blocks_available(&e->blocks) < 1 + watermark(e))
             return NO_MEMORY;
-        copy = ds_blocks_take(&e->blocks);
+        copy = ds_eng_take_block(e, st);
         ds_eng_op(st, DS_DEV_COPY_BLOCK, s->blocks[last], copy);
         ds_eng_after_step(st, AFTER_UNREF, s->blocks[last]);
         s->blocks[last] = copy;
@@ -399,7 +419,9 @@ static void begin_prompt(ds_eng_loop *e, ds_eng_step *st, ds_eng_sample *s, cons
     s->approx = f->approx;
     if (s->scored) /* a reader may have it by now */
         s->dev.prompt_lp = NULL;
-    if (f->kind == HIT_STATE) {
+    if (f->kind == HIT_STATE && f->in_host) {
+        ds_eng_op(st, DS_DEV_LOAD_SLOT, f->state, s->seat);
+    } else if (f->kind == HIT_STATE) {
         ds_states_pin(&e->states, f->state);
         ds_eng_op(st, DS_DEV_COPY_SLOT, ds_states_slot(&e->states, f->state), s->seat);
         ds_eng_after_step(st, AFTER_UNPIN, f->state);
@@ -437,11 +459,52 @@ static void note_start(ds_eng_loop *e, ds_eng_sample *s, uint64_t now_us)
     ds_eng_mark(e, s);
 }
 
+static void pin_state(ds_eng_loop *e, const found *f)
+{
+    if (f->kind == HIT_STATE && f->in_host)
+        ds_tier_pin(&e->host_states, f->state);
+    else if (f->kind == HIT_STATE)
+        ds_states_pin(&e->states, f->state);
+}
+
+static void unpin_state(ds_eng_loop *e, const found *f)
+{
+    if (f->kind == HIT_STATE && f->in_host)
+        ds_tier_unpin(&e->host_states, f->state);
+    else if (f->kind == HIT_STATE)
+        ds_states_unpin(&e->states, f->state);
+}
+
+/* References to the blocks found on the device, and blocks for those in host memory with operations that bring them back; these are found
+ * by others from now on, for whoever reads them does so behind the operations. All that was found is held before the first block is taken,
+ * since taking one may send another to host memory and that one's buffer may be the least recently used. */
+static void take_hits(ds_eng_loop *e, ds_eng_step *st, ds_eng_sample *s, uint32_t hits, bool exact)
+{
+    for (uint32_t i = 0; i < hits; i++) {
+        s->blocks[i] = device_block(e, s, i, exact);
+        if (s->blocks[i] != NONE)
+            ds_blocks_ref(&e->blocks, s->blocks[i]);
+        else
+            ds_tier_pin(&e->host_blocks, host_block(e, s, i, exact));
+    }
+    for (uint32_t i = 0; i < hits; i++) {
+        uint32_t host;
+        if (s->blocks[i] != NONE)
+            continue;
+        host = host_block(e, s, i, exact);
+        s->blocks[i] = ds_eng_take_block(e, st);
+        assert(s->blocks[i] != NONE);
+        ds_eng_op(st, DS_DEV_LOAD_BLOCK, host, s->blocks[i]);
+        ds_blocks_publish(&e->blocks, s->blocks[i], &s->keys[i], e->host_blocks.approx[host]);
+        ds_tier_unpin(&e->host_blocks, host);
+    }
+}
+
 static verdict admit_prompt(ds_eng_loop *e, ds_eng_step *st, ds_eng_sample *s, uint64_t now_us)
 {
     ds_eng_request *r = s->req;
     bool fork = r->fork_pending && s->index == 0;
-    uint32_t idle = 0, hits, need, state = NONE;
+    uint32_t idle = 0, hits, need, state = NONE, n_host = 0;
     found f;
 
     if (e->n_prefilling == e->o->prefills || (e->o->mode == DS_ENGINE_CED && e->n_free_tails == 0))
@@ -451,31 +514,32 @@ static verdict admit_prompt(ds_eng_loop *e, ds_eng_step *st, ds_eng_sample *s, u
     if (prefix_is_coming(e, s, &f))
         return NOT_YET;
     hits = f.pos / DS_BLOCK_TOKENS;
-    for (uint32_t i = 0; i < hits; i++)
-        idle += e->blocks.ref[ds_blocks_find(&e->blocks, &s->keys[i])] == 0;
-    need = ds_eng_blocks_for(s->goal) - hits;
+    for (uint32_t i = 0; i < hits; i++) {
+        uint32_t b = device_block(e, s, i, f.exact);
+        n_host += b == NONE;
+        idle += b != NONE && e->blocks.ref[b] == 0;
+    }
+    need = ds_eng_blocks_for(s->goal) - hits + n_host;
     if (ds_blocks_available(&e->blocks) < idle + need + watermark(e))
         return NO_MEMORY;
-    if (f.kind == HIT_STATE)
-        ds_states_pin(&e->states, f.state); /* taking another must not take this one */
+    pin_state(e, &f); /* taking another must not take this one */
     if (fork)
-        state = ds_states_take(&e->states);
-    if (f.kind == HIT_STATE)
-        ds_states_unpin(&e->states, f.state);
+        state = ds_eng_take_state(e, st);
+    if (!f.in_host || (fork && state == NONE))
+        unpin_state(e, &f);
     if (fork && state == NONE)
         return NOT_YET;
     s->fork = fork;
     s->fork_state = state;
-    for (uint32_t i = 0; i < hits; i++) {
-        s->blocks[i] = ds_blocks_find(&e->blocks, &s->keys[i]);
-        ds_blocks_ref(&e->blocks, s->blocks[i]);
-    }
-    for (s->n_blocks = hits; s->n_blocks < hits + need; s->n_blocks++) {
-        s->blocks[s->n_blocks] = ds_blocks_take(&e->blocks);
-        assert(s->blocks[s->n_blocks] != UINT32_MAX);
+    take_hits(e, st, s, hits, f.exact);
+    for (s->n_blocks = hits; s->n_blocks < ds_eng_blocks_for(s->goal); s->n_blocks++) {
+        s->blocks[s->n_blocks] = ds_eng_take_block(e, st);
+        assert(s->blocks[s->n_blocks] != NONE);
     }
     take_seat(e, st, s);
     begin_prompt(e, st, s, &f);
+    if (f.in_host)
+        unpin_state(e, &f);
     e->turn.replayed_tokens += s->replayed;
     if (!s->admitted) {
         s->first_hit = f.kind;
@@ -483,6 +547,7 @@ static verdict admit_prompt(ds_eng_loop *e, ds_eng_step *st, ds_eng_sample *s, u
         e->turn.prompt_tokens += r->n_prompt;
         e->turn.hit_state_tokens += f.kind == HIT_STATE ? f.pos : 0;
         e->turn.hit_replay_tokens += f.kind == HIT_REPLAY ? f.pos : 0;
+        e->turn.hit_host_tokens += n_host * DS_BLOCK_TOKENS;
     }
     note_start(e, s, now_us);
     return ADMITTED;

@@ -34,6 +34,11 @@ typedef enum {
     DS_DEV_RESET,      /* forgets slot dst */
     DS_DEV_COPY_SLOT,  /* dst becomes what src is, live record included */
     DS_DEV_COPY_BLOCK, /* bytes of KV block src to dst */
+    /* between the device and numbered buffers of host memory */
+    DS_DEV_SAVE_BLOCK, /* KV block src to host block dst */
+    DS_DEV_LOAD_BLOCK, /* host block src to KV block dst */
+    DS_DEV_SAVE_SLOT,  /* slot src, live record included, to host slot dst */
+    DS_DEV_LOAD_SLOT,  /* host slot src to slot dst */
 } ds_dev_op_kind;
 
 typedef struct {
@@ -136,11 +141,13 @@ struct ds_backend {
 typedef struct {
     uint32_t max_context, n_blocks, n_slots, n_tails; /* slots: running ones first, saved states behind */
     uint32_t max_seqs, max_rows, max_logits;
+    uint32_t n_host_blocks, n_host_slots;
     bool bf16, no_drafts;
 } ds_backend_size;
 
 ds_rc ds_backend_null_create(ds_backend **out, const ds_engine_stub *o, const ds_engine_clock *clock, const ds_backend_size *size,
                              ds_err *err);
+void ds_backend_null_bytes(const ds_engine_stub *o, uint64_t *block_bytes, uint64_t *slot_bytes);
 /* With `verify`: the first thing that was read and wasn't what it should be; NULL: none. */
 const char *ds_backend_null_fault(const ds_backend *b);
 /* The token that the null backend draws behind a prefix: for tests that compute a text on their own. `h` starts at 0 and is folded over

@@ -42,6 +42,8 @@ typedef struct {
 
     /* [device] */
     live *slot;
+    uint8_t *host_blocks, *host_slots; /* [n_host_blocks][block_bytes], [n_host_slots][slot_bytes] */
+    live *host_live;                   /* [n_host_slots] */
     job *jobs;
     uint32_t n_jobs;
     ds_seq *seqs;
@@ -110,6 +112,20 @@ static void run_op(cpu_dev *d, const ds_dev_op *op)
         break;
     case DS_DEV_COPY_BLOCK:
         ds_runner_copy_block(d->run, op->src, op->dst);
+        break;
+    case DS_DEV_SAVE_BLOCK:
+        ds_runner_save_block(d->run, op->src, d->host_blocks + op->dst * d->base.block_bytes);
+        break;
+    case DS_DEV_LOAD_BLOCK:
+        ds_runner_load_block(d->run, op->dst, d->host_blocks + op->src * d->base.block_bytes);
+        break;
+    case DS_DEV_SAVE_SLOT:
+        ds_runner_save_slot(d->run, op->src, d->host_slots + op->dst * d->base.slot_bytes);
+        d->host_live[op->dst] = d->slot[op->src];
+        break;
+    case DS_DEV_LOAD_SLOT:
+        ds_runner_load_slot(d->run, op->dst, d->host_slots + op->src * d->base.slot_bytes);
+        d->slot[op->dst] = d->host_live[op->src];
         break;
     }
 }
@@ -513,6 +529,7 @@ static void cpu_destroy(ds_backend *b)
     free(d->prompt_logits);
     free(d->drawing);
     free(d->slot);
+    free(d->host_live);
     free(d->jobs);
     free(d->seqs);
     free(d->drafting);
@@ -547,6 +564,13 @@ static ds_rc take(cpu_dev *d, ds_err *err)
     if (!d->slot || !d->jobs || !d->seqs || !d->drafting || !d->drawing || !d->draft_seqs || !d->draft_ids || !d->conf ||
         !d->prompt_logits || !d->words)
         return ds_fail(err, DS_E_NOMEM, "engine: out of memory for %u sequences", n);
+    if (d->size.n_host_blocks) {
+        d->host_blocks = ds_mem_take(&d->mem, DS_MEM_STAGE, d->size.n_host_blocks * d->base.block_bytes, NULL);
+        d->host_slots = ds_mem_take(&d->mem, DS_MEM_STAGE, d->size.n_host_slots * d->base.slot_bytes, NULL);
+        d->host_live = calloc(d->size.n_host_slots, sizeof *d->host_live);
+        if (!d->host_blocks || !d->host_slots || !d->host_live)
+            return ds_fail(err, DS_E_NOMEM, "engine: out of memory for %u blocks of host memory", d->size.n_host_blocks);
+    }
     return DS_OK;
 }
 

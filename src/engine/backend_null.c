@@ -43,8 +43,9 @@ typedef struct {
     ds_engine_stub o;
     ds_engine_clock clock;
     ds_backend_size size;
-    live *slot;
-    entry *kv; /* verify: [blocks][128]; else the last one of each block only */
+    live *slot, *host_slot;
+    entry *kv;      /* verify: [blocks][128]; else the last one of each block only */
+    entry *host_kv; /* likewise */
     tail *tails;
     uint32_t *words;  /* of a mask */
     uint64_t draws;   /* index of the next accepted count */
@@ -245,6 +246,13 @@ static void run_decode(null_dev *d, live *l, const ds_dev_rows *r, uint32_t draf
     l->ended = out->ended || out->rc != DS_OK;
 }
 
+static void copy_block(const null_dev *d, entry *to, uint32_t dst, const entry *from, uint32_t src)
+{
+    size_t n = d->o.verify ? DS_BLOCK_TOKENS : 1;
+
+    memcpy(to + dst * n, from + src * n, n * sizeof *to);
+}
+
 static void run_op(null_dev *d, const ds_dev_op *op)
 {
     switch (op->kind) {
@@ -254,11 +262,21 @@ static void run_op(null_dev *d, const ds_dev_op *op)
     case DS_DEV_COPY_SLOT:
         d->slot[op->dst] = d->slot[op->src];
         break;
-    case DS_DEV_COPY_BLOCK: {
-        size_t n = d->o.verify ? DS_BLOCK_TOKENS : 1;
-        memcpy(d->kv + op->dst * n, d->kv + op->src * n, n * sizeof *d->kv);
+    case DS_DEV_COPY_BLOCK:
+        copy_block(d, d->kv, op->dst, d->kv, op->src);
         break;
-    }
+    case DS_DEV_SAVE_BLOCK:
+        copy_block(d, d->host_kv, op->dst, d->kv, op->src);
+        break;
+    case DS_DEV_LOAD_BLOCK:
+        copy_block(d, d->kv, op->dst, d->host_kv, op->src);
+        break;
+    case DS_DEV_SAVE_SLOT:
+        d->host_slot[op->dst] = d->slot[op->src];
+        break;
+    case DS_DEV_LOAD_SLOT:
+        d->slot[op->dst] = d->host_slot[op->src];
+        break;
     }
 }
 
@@ -341,6 +359,8 @@ static void null_destroy(ds_backend *b)
 
     free(d->slot);
     free(d->kv);
+    free(d->host_slot);
+    free(d->host_kv);
     free(d->tails);
     free(d->words);
     free(d);
@@ -365,19 +385,26 @@ ds_rc ds_backend_null_create(ds_backend **out, const ds_engine_stub *o, const ds
                             .window = WINDOW,
                             .rollback = ROLLBACK,
                             .lookback = LOOKBACK,
-                            .max_context = size->max_context,
-                            .block_bytes = sizeof(entry),
-                            .slot_bytes = sizeof(live) };
+                            .max_context = size->max_context };
+    ds_backend_null_bytes(o, &d->base.block_bytes, &d->base.slot_bytes);
     d->slot = calloc(size->n_slots, sizeof *d->slot);
     d->kv = calloc(size->n_blocks, sizeof *d->kv * (o->verify ? DS_BLOCK_TOKENS : 1));
+    d->host_slot = calloc((size_t)size->n_host_slots + 1, sizeof *d->host_slot);
+    d->host_kv = calloc((size_t)size->n_host_blocks + 1, sizeof *d->kv * (o->verify ? DS_BLOCK_TOKENS : 1));
     d->tails = calloc(size->n_tails ? size->n_tails : 1, sizeof *d->tails);
     d->words = calloc(((size_t)vocab + 31) / 32, 4);
-    if (!d->slot || !d->kv || !d->tails || !d->words) {
+    if (!d->slot || !d->kv || !d->host_slot || !d->host_kv || !d->tails || !d->words) {
         null_destroy(&d->base);
         return ds_fail(err, DS_E_NOMEM, "engine: out of memory for %u blocks and %u slots", size->n_blocks, size->n_slots);
     }
     *out = &d->base;
     return DS_OK;
+}
+
+void ds_backend_null_bytes(const ds_engine_stub *o, uint64_t *block_bytes, uint64_t *slot_bytes)
+{
+    *block_bytes = sizeof(entry) * (o->verify ? DS_BLOCK_TOKENS : 1);
+    *slot_bytes = sizeof(live);
 }
 
 const char *ds_backend_null_fault(const ds_backend *b)

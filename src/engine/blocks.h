@@ -28,6 +28,11 @@ void ds_blocks_fini(ds_blocks *b);
 
 /* A block nobody uses, ref = 1, the least recently used cached one if need be; UINT32_MAX: all are used. O(1). */
 uint32_t ds_blocks_take(ds_blocks *b);
+/* Which one take would give. */
+static inline uint32_t ds_blocks_next(const ds_blocks *b)
+{
+    return b->next[b->n] == b->n ? UINT32_MAX : b->next[b->n];
+}
 void ds_blocks_ref(ds_blocks *b, uint32_t block);
 /* The last reference makes it cached (when it has a key) or free. Release a sequence's blocks from the last to the first: leaves then go
  * before their parents. */

@@ -124,6 +124,24 @@ static const char *check_states(const ds_eng_loop *e)
     return used == s->n_seats ? NULL : WRONG("%u of %u seats are lost", s->n_seats - used, s->n_seats);
 }
 
+static const char *check_tier(const ds_tier *t, const char *name)
+{
+    uint32_t n = 0, used = 0;
+
+    for (uint32_t i = t->next[t->n]; i != t->n; i = t->next[i])
+        if (t->prev[t->next[i]] != i || ++n > t->n)
+            return WRONG("host %s: the list is broken at buffer %u", name, i);
+    for (uint32_t i = 0; i < t->n; i++) {
+        used += t->keys.used[i];
+        if (t->pins[i])
+            return WRONG("host %s: buffer %u is pinned between turns", name, i);
+        if (t->keys.used[i] && ds_keytab_find(&t->keys, &t->keys.key[i]) != i)
+            return WRONG("host %s: buffer %u isn't found by its key", name, i);
+    }
+    return n == t->n && used == t->n_used ? NULL
+                                          : WRONG("host %s: %u of %u in the list, %u used, counted %u", name, n, t->n, t->n_used, used);
+}
+
 const char *ds_engine_check(const ds_engine *engine)
 {
     const ds_eng_loop *e = &engine->loop;
@@ -162,6 +180,10 @@ const char *ds_engine_check(const ds_engine *engine)
         wrong = check_blocks(e);
     if (!wrong)
         wrong = check_states(e);
+    if (!wrong)
+        wrong = check_tier(&e->host_blocks, "blocks");
+    if (!wrong)
+        wrong = check_tier(&e->host_states, "states");
     if (wrong)
         return wrong;
     for (uint32_t i = 0; i < e->o->prefills; i++)

@@ -81,7 +81,7 @@ static ds_rc fill(ds_engine_opts *o, uint32_t context_limit, uint32_t model_draf
     return DS_OK;
 }
 
-static ds_backend_size sizes(const ds_engine_opts *o)
+static ds_backend_size sizes(const ds_engine_opts *o, const ds_gen_plan *p)
 {
     return (ds_backend_size){
         .max_context = o->max_context,
@@ -93,14 +93,51 @@ static ds_backend_size sizes(const ds_engine_opts *o)
         .max_logits = o->max_running + (o->drafts ? o->verify_rows : 0) + DS_DEV_PROMPT_LOGITS,
         .bf16 = o->bf16,
         .no_drafts = o->drafts == 0,
+        .n_host_blocks = p->host_blocks,
+        .n_host_slots = p->host_states,
     };
 }
 
 /* ---- the plan ------------------------------------------------------------------------------------------------------------------------ */
 
-static uint64_t host_bytes(const ds_engine_opts *o)
+/* Host memory for what leaves the device: one state for so many blocks, since a state is what a hit goes on from. */
+enum { BLOCKS_A_STATE = 16, MAX_HOST_BLOCKS = 1 << 28 };
+
+static ds_rc share_host(ds_gen_plan *p, const ds_engine_opts *o, uint64_t block_bytes, uint64_t slot_bytes, ds_err *err)
 {
-    return ds_blocks_bytes(o->kv_blocks) + ds_states_bytes(o->max_running, o->saved_states) +
+    uint64_t states, blocks;
+
+    if (!o->kv_memory)
+        return DS_OK;
+    if (o->no_prefix_cache)
+        return ds_fail(err, DS_E_ARG, "engine: host memory for prefixes without a prefix cache");
+    if (o->kv_memory < block_bytes + slot_bytes)
+        return ds_fail(err, DS_E_ARG, "engine: %llu bytes of host memory hold not even one block and one state, %llu",
+                       (unsigned long long)o->kv_memory, (unsigned long long)(block_bytes + slot_bytes));
+    states = o->kv_memory / (BLOCKS_A_STATE * block_bytes + slot_bytes);
+    if (states == 0)
+        states = 1;
+    if (states > MAX_HOST_BLOCKS / BLOCKS_A_STATE)
+        states = MAX_HOST_BLOCKS / BLOCKS_A_STATE;
+    blocks = (o->kv_memory - states * slot_bytes) / block_bytes;
+    if (blocks > MAX_HOST_BLOCKS)
+        blocks = MAX_HOST_BLOCKS;
+    p->host_blocks = (uint32_t)blocks;
+    p->host_states = (uint32_t)states;
+    p->host_kv = blocks * block_bytes + states * slot_bytes;
+    return DS_OK;
+}
+
+/* Operations of a step at most. With host memory each block may come from there once and go there once. */
+static uint32_t ops_of(const ds_engine_opts *o)
+{
+    return 6 * o->max_running + 16 + (o->kv_memory ? 2 * o->kv_blocks + 4 * o->max_running : 0);
+}
+
+static uint64_t host_bytes(const ds_engine_opts *o, const ds_gen_plan *p)
+{
+    return ds_blocks_bytes(o->kv_blocks) + ds_states_bytes(o->max_running, o->saved_states) + ds_tier_bytes(p->host_blocks) +
+           ds_tier_bytes(p->host_states) + (uint64_t)ops_of(o) * DS_DEV_DEPTH * sizeof(ds_dev_op) +
            (uint64_t)o->max_requests * (16 + 8ull * o->max_samples) +
            (uint64_t)o->max_running * DS_DEV_DEPTH *
                (sizeof(ds_dev_rows) + sizeof(ds_dev_out) + (DS_DEV_MAX_DRAFTS + 1) * DS_DEV_MAX_TOP * 8);
@@ -108,7 +145,7 @@ static uint64_t host_bytes(const ds_engine_opts *o)
 
 static bool model_bytes(ds_gen_plan *p, const ds_model *m, const ds_engine_opts *o)
 {
-    ds_backend_size size = sizes(o);
+    ds_backend_size size = sizes(o, p);
     ds_runner_size rs;
 
     if (!ds_backend_cpu_bytes(m, &size, &rs))
@@ -118,8 +155,8 @@ static bool model_bytes(ds_gen_plan *p, const ds_model *m, const ds_engine_opts 
     p->tails = rs.tails;
     p->tables = rs.tables;
     p->buffers = rs.buffers + rs.scratch;
-    p->host = host_bytes(o) + rs.stage;
-    p->total = rs.total + host_bytes(o);
+    p->host = host_bytes(o, p) + rs.stage;
+    p->total = rs.total + host_bytes(o, p) + p->host_kv;
     return true;
 }
 
@@ -186,6 +223,8 @@ static ds_rc plan_model(ds_gen_plan *p, const ds_model *m, ds_engine_opts *o, ds
     ds_model_layout_get(m, &lay);
     rc = fill(o, lay.max_context, lay.drafts, err);
     if (rc == DS_OK)
+        rc = share_host(p, o, lay.block_bytes, lay.slot_bytes, err);
+    if (rc == DS_OK)
         rc = choose_blocks(p, m, o, err);
     if (rc != DS_OK)
         return rc;
@@ -230,7 +269,7 @@ static ds_rc take_step(ds_eng_step *st, const ds_engine_opts *o, ds_err *err)
     uint32_t n = o->max_running;
 
     st->dev.cap_rows = n;
-    st->dev.cap_ops = 6 * n + 16;
+    st->dev.cap_ops = ops_of(o);
     st->cap_after = 6 * n + 16;
     st->dev.rows = ds_calloc_aligned(n, sizeof *st->dev.rows);
     st->dev.out = ds_calloc_aligned(n, sizeof *st->dev.out);
@@ -282,6 +321,10 @@ static ds_rc take_loop(ds_eng_loop *l, const ds_engine *e, ds_err *err)
         rc = ds_blocks_init(&l->blocks, o->kv_blocks, err);
     if (rc == DS_OK)
         rc = ds_states_init(&l->states, o->max_running, o->saved_states, 1000ull * o->state_ttl_ms, err);
+    if (rc == DS_OK)
+        rc = ds_tier_init(&l->host_blocks, e->plan.host_blocks, err);
+    if (rc == DS_OK)
+        rc = ds_tier_init(&l->host_states, e->plan.host_states, err);
     if (rc != DS_OK)
         return rc;
     l->hit_margin = e->dev->window + DS_KV_ROLLBACK > HIT_MARGIN ? e->dev->window + DS_KV_ROLLBACK : HIT_MARGIN;
@@ -293,6 +336,8 @@ static void free_loop(ds_eng_loop *l)
 {
     ds_blocks_fini(&l->blocks);
     ds_states_fini(&l->states);
+    ds_tier_fini(&l->host_blocks);
+    ds_tier_fini(&l->host_states);
     for (int i = 0; i < DS_DEV_DEPTH; i++) {
         ds_eng_step *st = &l->step[i];
         free(st->dev.rows);
@@ -338,7 +383,7 @@ ds_rc ds_engine_create(ds_engine **out, const struct ds_model *m, struct ds_pool
     e->o = *opts;
     rc = plan_model(&e->plan, m, &e->o, err);
     if (rc == DS_OK) {
-        size = sizes(&e->o);
+        size = sizes(&e->o, &e->plan);
         e->hidden = ds_model_config(m)->hidden_size;
         ds_model_kv_layout(m, &layout);
         identify(e, &layout);
@@ -372,6 +417,11 @@ ds_rc ds_engine_create_stub(ds_engine **out, const ds_engine_stub *s, const ds_e
     if (rc == DS_OK && s->drafts > DS_DEV_MAX_DRAFTS)
         rc = ds_fail(err, DS_E_ARG, "engine: a stub with %u drafts: at most %d", s->drafts, DS_DEV_MAX_DRAFTS);
     if (rc == DS_OK) {
+        uint64_t block_bytes, slot_bytes;
+        ds_backend_null_bytes(s, &block_bytes, &slot_bytes);
+        rc = share_host(&e->plan, &e->o, block_bytes, slot_bytes, err);
+    }
+    if (rc == DS_OK) {
         uint32_t least = ds_eng_blocks_for(e->o.max_context);
         if (e->o.kv_blocks == 0)
             e->o.kv_blocks = least * (e->o.max_running < 4 ? e->o.max_running : 4);
@@ -380,7 +430,7 @@ ds_rc ds_engine_create_stub(ds_engine **out, const ds_engine_stub *s, const ds_e
                          1ull * DS_BLOCK_TOKENS * e->o.kv_blocks, e->o.max_context);
     }
     if (rc == DS_OK) {
-        size = sizes(&e->o);
+        size = sizes(&e->o, &e->plan);
         rc = ds_backend_null_create(&e->dev, s, &e->o.clock, &size, err);
     }
     if (rc == DS_OK) {
@@ -393,7 +443,8 @@ ds_rc ds_engine_create_stub(ds_engine **out, const ds_engine_stub *s, const ds_e
         ds_eng_free_tables(e);
         return rc;
     }
-    e->plan.host = e->plan.total = host_bytes(&e->o);
+    e->plan.host = host_bytes(&e->o, &e->plan);
+    e->plan.total = e->plan.host + e->plan.host_kv;
     describe(&e->plan, &e->o);
     *out = e;
     return DS_OK;

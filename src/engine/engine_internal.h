@@ -26,6 +26,7 @@
 #include "engine/blocks.h"
 #include "engine/mail.h"
 #include "engine/states.h"
+#include "engine/tier.h"
 #include "kv/chain.h"
 #include "policy/cost.h"
 #include "policy/spec.h"
@@ -170,6 +171,7 @@ typedef struct {
     /* [loop] */
     ds_blocks blocks;
     ds_states states;
+    ds_tier host_blocks, host_states; /* what left them */
     ds_cost cost;
     ds_spec spec;
     ds_eng_sample *level_head[N_LEVELS], *level_tail[N_LEVELS];
@@ -243,6 +245,9 @@ void ds_eng_release(ds_eng_loop *e, ds_eng_sample *s); /* blocks, seat, tail, pi
 
 /* sched.c: [loop] */
 bool ds_eng_plan_step(ds_eng_loop *e, uint64_t now_us); /* true: a step was submitted */
+/* As ds_blocks_take and ds_states_take. What they held goes to host memory first. */
+uint32_t ds_eng_take_block(ds_eng_loop *e, ds_eng_step *st);
+uint32_t ds_eng_take_state(ds_eng_loop *e, ds_eng_step *st);
 void ds_eng_op(ds_eng_step *st, ds_dev_op_kind kind, uint32_t src, uint32_t dst);
 void ds_eng_after_step(ds_eng_step *st, ds_eng_after_kind kind, uint32_t what);
 

@@ -17,6 +17,32 @@ void ds_eng_op(ds_eng_step *st, ds_dev_op_kind kind, uint32_t src, uint32_t dst)
     st->dev.ops[st->dev.n_ops++] = (ds_dev_op){ kind, src, dst };
 }
 
+uint32_t ds_eng_take_block(ds_eng_loop *e, ds_eng_step *st)
+{
+    const ds_blocks *b = &e->blocks;
+    uint32_t i = ds_blocks_next(b), host;
+
+    if (i != NONE && b->keys.used[i]) {
+        host = ds_tier_put(&e->host_blocks, &b->keys.key[i], 0, b->approx[i]);
+        if (host != NONE)
+            ds_eng_op(st, DS_DEV_SAVE_BLOCK, i, host);
+    }
+    return ds_blocks_take(&e->blocks);
+}
+
+uint32_t ds_eng_take_state(ds_eng_loop *e, ds_eng_step *st)
+{
+    const ds_states *s = &e->states;
+    uint32_t i = ds_states_next(s), host;
+
+    if (i != NONE && s->keys.used[i]) {
+        host = ds_tier_put(&e->host_states, &s->keys.key[i], s->dec_start[i], s->approx[i]);
+        if (host != NONE)
+            ds_eng_op(st, DS_DEV_SAVE_SLOT, ds_states_slot(s, i), host);
+    }
+    return ds_states_take(&e->states);
+}
+
 void ds_eng_after_step(ds_eng_step *st, ds_eng_after_kind kind, uint32_t what)
 {
     assert(st->n_after < st->cap_after);
@@ -24,17 +50,17 @@ void ds_eng_after_step(ds_eng_step *st, ds_eng_after_kind kind, uint32_t what)
 }
 
 /* Blocks for positions 0 .. end-1. On false the sample itself had to leave, or has less than it wants: it then has what it had. */
-static bool cover(ds_eng_loop *e, ds_eng_sample *s, uint32_t end)
+static bool cover(ds_eng_loop *e, ds_eng_step *st, ds_eng_sample *s, uint32_t end)
 {
     uint32_t want = ds_eng_blocks_for(end);
 
     assert(want <= s->cap_blocks);
     while (s->n_blocks < want) {
-        uint32_t b = ds_blocks_take(&e->blocks);
+        uint32_t b = ds_eng_take_block(e, st);
         if (b == UINT32_MAX) {
             if (!ds_eng_make_room(e, s))
                 return false;
-            b = ds_blocks_take(&e->blocks);
+            b = ds_eng_take_block(e, st);
             if (b == UINT32_MAX)
                 return false; /* whoever leaves has rows in flight: next time */
         }
@@ -64,9 +90,9 @@ static ds_dev_rows *new_row(ds_eng_loop *e, ds_eng_step *st, ds_eng_sample *s, u
 }
 
 /* A saved state for rows that may cross a border, unless nobody would find it. */
-static uint32_t want_save(ds_eng_loop *e, const ds_eng_sample *s)
+static uint32_t want_save(ds_eng_loop *e, ds_eng_step *st, const ds_eng_sample *s)
 {
-    return s->req->no_cache ? NONE : ds_states_take(&e->states);
+    return s->req->no_cache ? NONE : ds_eng_take_state(e, st);
 }
 
 /* ---- decode -------------------------------------------------------------------------------------------------------------------------- */
@@ -95,14 +121,14 @@ static void decode_rows(ds_eng_loop *e, ds_eng_step *st)
         if (s->state != S_DECODE || s->pos_max + 1 >= limit)
             continue; /* its last rows may be in flight already */
         end = s->pos_max + 1 + k < limit ? s->pos_max + 1 + k : limit - 1;
-        if (!cover(e, s, end)) {
-            if (s->state != S_DECODE || !cover(e, s, s->pos_max + 1))
+        if (!cover(e, st, s, end)) {
+            if (s->state != S_DECODE || !cover(e, st, s, s->pos_max + 1))
                 continue;
             k = 0;
             end = s->pos_max + 1;
         }
         if (end / DS_BLOCK_TOKENS > s->pos / DS_BLOCK_TOKENS)
-            save = want_save(e, s);
+            save = want_save(e, st, s);
         r = new_row(e, st, s, save);
         r->drafts = k;
         left -= k;
@@ -164,7 +190,7 @@ static void prompt_rows(ds_eng_loop *e, ds_eng_step *st, ds_eng_sample *s, uint3
         end = prompt;
     n = end - pos;
     if (end % DS_BLOCK_TOKENS == 0 && wants_state_at(s, end))
-        save = want_save(e, s);
+        save = want_save(e, st, s);
     r = new_row(e, st, s, save);
     r->decode = false;
     r->pos = pos;

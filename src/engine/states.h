@@ -38,6 +38,11 @@ void ds_states_give_seat(ds_states *s, uint32_t slot);
 
 /* A saved state to fill, pinned once; UINT32_MAX: all are pinned. What it held is forgotten. */
 uint32_t ds_states_take(ds_states *s);
+/* Which one take would give. */
+static inline uint32_t ds_states_next(const ds_states *s)
+{
+    return s->next[s->n_saved] == s->n_saved ? UINT32_MAX : s->next[s->n_saved];
+}
 /* It is filled: findable by key. An older one under that key is forgotten if nobody pins it, else this one stays nameless; so does an approximate one
  * when there is an exact one that isn't too old to be found. The pin stays. */
 void ds_states_name(ds_states *s, uint32_t i, const ds_key *k, uint32_t dec_start, bool approx, uint64_t now_us);

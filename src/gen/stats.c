@@ -23,6 +23,10 @@ static void add_now(ds_gen_stats *to, const ds_gen_stats *s)
     to->states_used += s->states_used;
     to->slots += s->slots;
     to->slots_used += s->slots_used;
+    to->host_blocks += s->host_blocks;
+    to->host_blocks_used += s->host_blocks_used;
+    to->host_states += s->host_states;
+    to->host_states_used += s->host_states_used;
 }
 
 static void add_totals(ds_gen_stats *to, const ds_gen_stats *s)
@@ -38,6 +42,11 @@ static void add_totals(ds_gen_stats *to, const ds_gen_stats *s)
     to->hit_state_tokens += s->hit_state_tokens;
     to->hit_replay_tokens += s->hit_replay_tokens;
     to->replayed_tokens += s->replayed_tokens;
+    to->hit_host_tokens += s->hit_host_tokens;
+    to->host_blocks_saved += s->host_blocks_saved;
+    to->host_blocks_evicted += s->host_blocks_evicted;
+    to->host_states_saved += s->host_states_saved;
+    to->host_states_evicted += s->host_states_evicted;
     to->output_tokens += s->output_tokens;
     to->dropped_tokens += s->dropped_tokens;
     for (int i = 0; i < DS_GEN_MAX_DRAFTS; i++) {

@@ -241,6 +241,11 @@ ds_rc ds_runner_record(ds_runner *r, ds_record_kind kind, uint32_t source, const
 /* The block_bytes of a block, and the slot_bytes of a slot's state, which is valid for a sequence at the position where it was saved. */
 void ds_runner_copy_block(ds_runner *r, uint32_t src, uint32_t dst);
 void ds_runner_copy_slot(ds_runner *r, uint32_t src, uint32_t dst);
+/* The same bytes to stage memory of the model's device, and back. */
+void ds_runner_save_block(ds_runner *r, uint32_t block, void *stage);
+void ds_runner_load_block(ds_runner *r, uint32_t block, const void *stage);
+void ds_runner_save_slot(ds_runner *r, uint32_t slot, void *stage);
+void ds_runner_load_slot(ds_runner *r, uint32_t slot, const void *stage);
 /* The same bytes to ordinary memory of the host. Waits. */
 ds_rc ds_runner_read_block(ds_runner *r, uint32_t block, void *to, ds_err *err);
 ds_rc ds_runner_read_slot(ds_runner *r, uint32_t slot, void *to, ds_err *err);

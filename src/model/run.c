@@ -546,6 +546,34 @@ void ds_runner_copy_block(ds_runner *r, uint32_t src, uint32_t dst)
         r->fn->copy(r->dev, r->stream, r->kv + dst * n, r->kv + src * n, n);
 }
 
+void ds_runner_save_block(ds_runner *r, uint32_t block, void *stage)
+{
+    size_t n = r->m->at.block_bytes;
+
+    r->fn->read(r->dev, r->stream, stage, r->kv + block * n, n);
+}
+
+void ds_runner_load_block(ds_runner *r, uint32_t block, const void *stage)
+{
+    size_t n = r->m->at.block_bytes;
+
+    r->fn->write(r->dev, r->stream, r->kv + block * n, stage, n);
+}
+
+void ds_runner_save_slot(ds_runner *r, uint32_t slot, void *stage)
+{
+    size_t n = r->m->at.slot_bytes;
+
+    r->fn->read(r->dev, r->stream, stage, r->slots + slot * n, n);
+}
+
+void ds_runner_load_slot(ds_runner *r, uint32_t slot, const void *stage)
+{
+    size_t n = r->m->at.slot_bytes;
+
+    r->fn->write(r->dev, r->stream, r->slots + slot * n, stage, n);
+}
+
 ds_rc ds_runner_read_slot(ds_runner *r, uint32_t slot, void *to, ds_err *err)
 {
     return ds_ferry_get(&r->ferry, to, r->slots + slot * r->m->at.slot_bytes, r->m->at.slot_bytes, err);

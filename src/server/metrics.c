@@ -189,6 +189,14 @@ static double kv_cached(const ds_gen_stats *e)
 {
     return e->kv_cached;
 }
+static double host_blocks(const ds_gen_stats *e)
+{
+    return e->host_blocks;
+}
+static double host_blocks_used(const ds_gen_stats *e)
+{
+    return e->host_blocks_used;
+}
 static double states_used(const ds_gen_stats *e)
 {
     return e->states_used;
@@ -215,6 +223,8 @@ static void each_engine(const page *p, const ds_metrics_engine *engines, uint32_
         { "kv_cache_usage_perc", "gauge", "Part of the KV blocks in use by requests, 0 to 1.", kv_usage },
         { "kv_blocks", "gauge", "KV blocks of 128 tokens.", kv_blocks },
         { "kv_blocks_cached", "gauge", "KV blocks kept for prefix hits.", kv_cached },
+        { "host_kv_blocks", "gauge", "KV blocks that fit into host memory behind the engine's own.", host_blocks },
+        { "host_kv_blocks_used", "gauge", "KV blocks in that memory.", host_blocks_used },
         { "saved_states_used", "gauge", "Window states kept for hits.", states_used },
         { "saved_states", "gauge", "Window states that fit.", states },
         { "engine_steps_total", "counter", "Steps of the engine.", steps },
@@ -274,6 +284,9 @@ static void engine_totals(const page *p, const ds_gen_stats *e, uint32_t prepari
     counter(p, "prefix_cache_hits_total", "Prompt tokens found there.", e->hit_state_tokens + e->hit_replay_tokens);
     counter(p, "prefix_cache_hits_state_total", "Those continued from saved window state.", e->hit_state_tokens);
     counter(p, "prefix_cache_hits_replay_total", "Those continued by replay.", e->hit_replay_tokens);
+    counter(p, "prefix_cache_hits_host_total", "Those whose blocks came back from host memory.", e->hit_host_tokens);
+    counter(p, "host_kv_blocks_saved_total", "KV blocks that went there.", e->host_blocks_saved);
+    counter(p, "host_kv_blocks_evicted_total", "KV blocks that left it for newer ones.", e->host_blocks_evicted);
     counter(p, "replayed_tokens_total", "Prompt tokens computed again for window state.", e->replayed_tokens);
     counter(p, "recomputed_tokens_total", "Tokens computed again after preemption.", e->recomputed_tokens);
     counter(p, "dropped_tokens_total", "Tokens computed after the end was known.", e->dropped_tokens);

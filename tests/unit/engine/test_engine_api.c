@@ -108,6 +108,8 @@ static void bad_options_are_refused(void **state)
     BAD("4 drafts a step", .drafts = 4);
     BAD("drafts = -2", .drafts = -2);
     BAD("max_context = 1", .max_context = 1);
+    BAD("not even one block and one state", .max_context = 1000, .kv_memory = 100);
+    BAD("without a prefix cache", .max_context = 1000, .kv_memory = 1 << 20, .no_prefix_cache = true);
 }
 
 static void busy_and_draining(void **state)

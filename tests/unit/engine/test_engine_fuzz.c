@@ -92,6 +92,8 @@ static ds_engine *new_engine(void)
     ds_engine *e;
     ds_err err;
 
+    if (!o.no_prefix_cache && chance(60)) /* 1 block and 1 state to more than the device has */
+        o.kv_memory = 2700 + rnd(chance(50) ? 6000 : 100000);
     o.drafts = stub.drafts == 0 ? 0 : chance(40) ? DS_ENGINE_DRAFTS_AUTO : (int)rnd(stub.drafts + 1);
     assert_ok(ds_engine_create_stub(&e, &stub, &o, &err));
     return e;
@@ -344,15 +346,19 @@ int main(int argc, char **argv)
     printf("%llu steps in %llu engines, %llu samples, %.1f s\n", (unsigned long long)steps, (unsigned long long)rounds,
            (unsigned long long)n_ended, (double)(ds_now_us() - begin) / 1e6);
     printf("parked %llu, recomputed %llu, tokens hit with state %llu, by replay %llu, states saved %llu, evicted %llu, blocks evicted "
-           "%llu, busy %llu, tokens %llu, dropped %llu\n",
+           "%llu, busy %llu, tokens %llu, dropped %llu; host: tokens hit %llu, blocks saved %llu, evicted %llu, states saved %llu, evicted "
+           "%llu\n",
            (unsigned long long)sum.preempted_parked, (unsigned long long)sum.preempted_recomputed, (unsigned long long)sum.hit_state_tokens,
            (unsigned long long)sum.hit_replay_tokens, (unsigned long long)sum.states_saved, (unsigned long long)sum.states_evicted,
            (unsigned long long)sum.blocks_evicted, (unsigned long long)sum.refused_busy, (unsigned long long)sum.output_tokens,
-           (unsigned long long)sum.dropped_tokens);
+           (unsigned long long)sum.dropped_tokens, (unsigned long long)sum.hit_host_tokens, (unsigned long long)sum.host_blocks_saved,
+           (unsigned long long)sum.host_blocks_evicted, (unsigned long long)sum.host_states_saved,
+           (unsigned long long)sum.host_states_evicted);
     if (steps >= 100000 &&
         !(sum.preempted_parked && sum.preempted_recomputed && sum.hit_state_tokens && sum.hit_replay_tokens && sum.states_evicted &&
-          sum.blocks_evicted && sum.refused_busy && sum.ended[DS_ENDED_STOP_ID] && sum.ended[DS_ENDED_STOP_STRING] &&
-          sum.ended[DS_ENDED_LENGTH] && sum.ended[DS_ENDED_CANCELED] && sum.ended[DS_ENDED_DEADLINE])) {
+          sum.blocks_evicted && sum.hit_host_tokens && sum.host_blocks_evicted && sum.host_states_evicted && sum.refused_busy &&
+          sum.ended[DS_ENDED_STOP_ID] && sum.ended[DS_ENDED_STOP_STRING] && sum.ended[DS_ENDED_LENGTH] && sum.ended[DS_ENDED_CANCELED] &&
+          sum.ended[DS_ENDED_DEADLINE])) {
         printf("something never happened\n");
         return 1;
     }

@@ -475,6 +475,77 @@ static void hits_from_saved_state(void **state)
     }
 }
 
+/* A device pool that holds one prompt, and host memory behind it: what others pushed out comes back with the bits that it had. */
+static void hits_from_host_memory(void **state)
+{
+    ds_model_layout lay;
+
+    (void)state;
+    ds_model_layout_get(model, &lay);
+    for (int way = 0; way < 4; way++) { /* exact; CED with states only; CED by replay; CED by replay, with the seed's promise */
+        ds_engine_opts o = { .mode = way == 0 ? DS_ENGINE_EXACT : DS_ENGINE_CED,
+                             .no_replay = way == 1,
+                             .max_running = 1,
+                             .kv_blocks = 8,
+                             .saved_states = 2,
+                             .kv_memory = 8 * (16 * lay.block_bytes + lay.slot_bytes) };
+        request first = { .n_prompt = 400,
+                          .max_tokens = 8,
+                          .temperature = 1.0,
+                          .penalty = 1.0,
+                          .n = 1,
+                          .reproducible = way == 3,
+                          .prompt = random_prompt(400, 4) };
+        ds_engine *e = make_engine(o, NULL);
+        ds_gen_stats st;
+        ds_gen_plan plan;
+        ds_err err;
+
+        err.msg[0] = 0;
+        assert_ok(ds_engine_plan_of(e, &plan));
+        assert_int_equal(plan.host_blocks, 128);
+        assert_int_equal(plan.host_states, 8);
+        assert_true(plan.host_kv == o.kv_memory && plan.total > plan.host_kv);
+        alone(&first, 1, way == 0);
+        if (way == 2) { /* what the hit gives when nothing ever leaves the device */
+            ds_engine *wide = make_engine((ds_engine_opts){ .mode = DS_ENGINE_CED, .max_running = 1 }, NULL);
+            for (int i = 0; i < 2; i++) {
+                add(wide, &first, 0);
+                run_all(wide);
+            }
+            assert_int_equal(first.replayed, wide->dev->window);
+            first.n_want[0] = first.n_got[0];
+            memcpy(first.want, first.got, sizeof first.want);
+            memcpy(first.want_lp, first.got_lp, sizeof first.want_lp);
+            ds_engine_destroy(wide);
+        }
+        for (int round = 0; round < 3; round++) {
+            add(e, &first, 0);
+            run_all(e);
+            if (way != 2 || round > 0)
+                compare(&first, 1, "host memory");
+            assert_int_equal(first.cached, round ? 256 : 0);
+            assert_int_equal(first.replayed, way == 2 && round ? e->dev->window : 0);
+            ds_engine_stats_get(e, &st);
+            assert_int_equal(st.hit_host_tokens, 256 * round);
+            for (int other = 0; other < 2; other++) {
+                request r = { .n_prompt = 900,
+                              .max_tokens = 3,
+                              .temperature = 1.0,
+                              .penalty = 1.0,
+                              .n = 1,
+                              .prompt = random_prompt(900, 100 + 10 * round + other) };
+                add(e, &r, 0);
+                run_all(e);
+                assert_int_equal(r.n_got[0], 3);
+                free(r.prompt);
+            }
+        }
+        free(first.prompt);
+        ds_engine_destroy(e);
+    }
+}
+
 /* By replay: blocks are found, the window state isn't. The continuation is close, not equal; the same one is made each time. */
 static void hits_by_replay(void **state)
 {
@@ -937,6 +1008,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(preempted_or_not),
         cmocka_unit_test(samples_of_one_prompt),
         cmocka_unit_test(hits_from_saved_state),
+        cmocka_unit_test(hits_from_host_memory),
         cmocka_unit_test(hits_by_replay),
         cmocka_unit_test(reproducible_among_replays),
         cmocka_unit_test(scored_prompts),
