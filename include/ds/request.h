@@ -319,8 +319,8 @@ size_t ds_request_image_extra_tokens(const ds_request *r);
  * 0 if the number of image tokens isn't n_images. */
 size_t ds_request_expand_images(const ds_request *r, uint32_t image_id, uint32_t *ids, size_t n_ids, size_t cap);
 
-/* Prompt + output limit against max_context_tokens: DS_E_FORMAT with context_length_exceeded. A default output limit is cut instead
- * (*max_tokens receives what remains; may be NULL). */
+/* The prompt against max_context_tokens: DS_E_FORMAT with context_length_exceeded when it leaves no room for one token. The output limit is
+ * cut to what remains (*max_tokens receives it; may be NULL). */
 ds_rc ds_request_check_length(const ds_request *r, size_t prompt_tokens, uint32_t *max_tokens, ds_api_error *refusal);
 
 /* truncation "auto": drops whole turns from the beginning, until they held at least min_bytes of text; system text at the head and the last turn
