@@ -1,9 +1,11 @@
-/* The ops of a GPU at production shapes, each next to a ceiling that was measured in the same run: how fast device memory can be read.
+/* The ops of a GPU at production shapes, each next to a ceiling that was measured in the same run: how fast device
+ * memory can be read.
  *
  *   bench-gpu [DEVICE]     "cuda" if not said; exit 77 and one line where there is none
  *
- * A case is recorded several times into one graph and replayed, so that launches cost what they cost in a step. Weights and caches are larger
- * than the L2; all bytes are random. Median of the replays. Results are checked elsewhere (tests/unit/kern, with the device's name). */
+ * A case is recorded several times into one graph and replayed, so that launches cost what they cost in a step.
+ * Weights and caches are larger than the L2; all bytes are random. Median of the replays. Results are checked
+ * elsewhere (tests/unit/kern, with the device's name). */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -14,7 +14,8 @@ static __global__ void read_kernel(const uint4 *p, size_t n, uint4 *sink)
         *sink = x;
 }
 
-/* GB/s of the best of a few passes over `bytes` of device memory at p; 0: it failed. The first 16 bytes may be written. */
+/* GB/s of the best of a few passes over `bytes` of device memory at p; 0: it failed. The first 16 bytes may be
+ * written. */
 extern "C" double bench_gpu_read(void *p, size_t bytes)
 {
     cudaEvent_t a, b;

@@ -14,8 +14,9 @@ static void must(int ok)
 
 enum { HEAD_MAX = 4096 };
 
-/* The bytes as an HTTP library takes them apart: lines end at LF with or without CR, names at the first colon, leading white space of values goes, a NUL ends a value, a line that
- * begins with white space or a colon is left out. What was lost so must show. */
+/* The bytes as an HTTP library takes them apart: lines end at LF with or without CR, names at the first colon,
+ * leading white space of values goes, a NUL ends a value, a line that begins with white space or a colon is left
+ * out. What was lost so must show. */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     char head[HEAD_MAX + 1];

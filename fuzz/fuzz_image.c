@@ -1,6 +1,6 @@
-/* Pictures: the first byte chooses what is put in front of the rest (nothing, or the signature of a format, so that no decoder has to be found by
- * luck) and what is done with it. Whatever comes, it is refused in one line or gives all its rows; a picture is never larger than the limits,
- * and what was prepared has the announced shape. */
+/* Pictures: the first byte chooses what is put in front of the rest (nothing, or the signature of a format, so that
+ * no decoder has to be found by luck) and what is done with it. Whatever comes, it is refused in one line or gives
+ * all its rows; a picture is never larger than the limits, and what was prepared has the announced shape. */
 #include <stdlib.h>
 #include <string.h>
 

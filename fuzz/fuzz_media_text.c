@@ -1,4 +1,5 @@
-/* Base64 and percent-encoding: the first byte chooses. What comes out fits what is promised, and doesn't depend on line breaks in it. */
+/* Base64 and percent-encoding: the first byte chooses. What comes out fits what is promised, and doesn't depend on
+ * line breaks in it. */
 #include <stdlib.h>
 #include <string.h>
 

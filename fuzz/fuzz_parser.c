@@ -1,5 +1,6 @@
-/* The stream parser: the first bytes of the input choose options and how the rest is cut. Whatever the cut, the events are those of the uncut text; no
- * piece ends inside a character; positions go up; the arguments of a complete call are a JSON object. */
+/* The stream parser: the first bytes of the input choose options and how the rest is cut. Whatever the cut, the
+ * events are those of the uncut text; no piece ends inside a character; positions go up; the arguments of a complete
+ * call are a JSON object. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,4 +1,5 @@
-/* Safetensors headers and index files. The first byte chooses: 'I' = the rest is an index beside two small shards, else the rest is a file.
+/* Safetensors headers and index files. The first byte chooses: 'I' = the rest is an index beside two small shards,
+ * else the rest is a file.
  *
  * Whatever opens: each tensor is found under its name, lies inside its file, and its values can be read. */
 #include <fcntl.h>

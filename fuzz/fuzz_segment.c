@@ -1,5 +1,5 @@
-/* A segment's header, extents' headers, records and footers: what is accepted lies within its limits and is written down as it was read. The first byte
- * chooses. Checksums are put right first, so that the fuzzer gets behind them. */
+/* A segment's header, extents' headers, records and footers: what is accepted lies within its limits and is written
+ * down as it was read. The first byte chooses. Checksums are put right first, so that the fuzzer gets behind them. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,5 +1,6 @@
-/* Streams of every protocol: the first bytes choose request and cuts, the rest is the model's output. Every event is JSON of the right type, events come in
- * the protocol's order, their deltas make up the body, and the body doesn't depend on the cuts. */
+/* Streams of every protocol: the first bytes choose request and cuts, the rest is the model's output. Every event is
+ * JSON of the right type, events come in the protocol's order, their deltas make up the body, and the body doesn't
+ * depend on the cuts. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,5 +1,5 @@
-/* Text on a small tokenizer that the target builds itself: ids give the bytes back, cuts and threads don't change them, decoded text is valid UTF-8
- * whatever the ids, and pieces joined are the same at every split.
+/* Text on a small tokenizer that the target builds itself: ids give the bytes back, cuts and threads don't change
+ * them, decoded text is valid UTF-8 whatever the ids, and pieces joined are the same at every split.
  *
  * The first byte picks what is done; the rest is text, or with the highest bit set a list of 16-bit ids. */
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-/* Feeds stored inputs to a fuzz target without libFuzzer: every file of the folders named, and of short files also every beginning. Exits 77 when
- * there is no input. A target reports a broken promise by __builtin_trap(). */
+/* Feeds stored inputs to a fuzz target without libFuzzer: every file of the folders named, and of short files also
+ * every beginning. Exits 77 when there is no input. A target reports a broken promise by __builtin_trap(). */
 #include <dirent.h>
 #include <errno.h>
 #include <stdint.h>

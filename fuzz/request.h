@@ -1,4 +1,5 @@
-/* What the three request fuzzers check: a body is refused with a complete error, or it renders the same twice and its runs keep their promises. */
+/* What the three request fuzzers check: a body is refused with a complete error, or it renders the same twice and
+ * its runs keep their promises. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>

@@ -164,6 +164,24 @@ def docs_name_symbols():
     return bad
 
 
+PROSE = 120
+
+
+def prose_width():
+    """Lines of prose end at PROSE columns: documents outside of tables and code, and block comments."""
+    bad = []
+    for path in files("*.md"):
+        source = re.sub(r"^```.*?^```", blank, text(path), flags=re.M | re.S)
+        for i, line in enumerate(source.split("\n"), 1):
+            if len(line) > PROSE and not line.lstrip().startswith(("|", "- `")) and not line.startswith("    ") and "](" not in line and " " in line.strip()[:PROSE]:
+                bad.append(f"{path}:{i}: {len(line)} columns")
+    for path in files("*.c", "*.h", "*.cu"):
+        for i, line in enumerate(text(path).split("\n"), 1):
+            if len(line) > PROSE and re.match(r"(/\*| \*) ", line):
+                bad.append(f"{path}:{i}: {len(line)} columns")
+    return bad
+
+
 def file_length():
     return [f"{p}: {n} lines; split at {MAX_LINES}" for p in files("*.c", "*.h", "*.cu", "*.py", "*.sh") if (n := text(p).count("\n")) >= MAX_LINES]
 
@@ -210,6 +228,7 @@ CHECKS = [
     ("format", formatting),
     ("documents name existing files", docs_name_files),
     ("documents name symbols where they are", docs_name_symbols),
+    ("prose ends at 120 columns", prose_width),
     ("file length", file_length),
     ("libraries neither print nor exit nor read the environment", quiet_libraries),
     ("every source folder has a README", folder_readmes),

@@ -1,5 +1,7 @@
-/* The AMX product without its multiplications, on a CPU that has AVX-512: a tile load is 16 loads, a tile store 16 stores, and a multiplication takes no time. So what is measured is all that
- * surrounds the tile unit (decoding, packing, moving, waiting for memory), for each of its multiplications. It tells one structure from another; it isn't the speed of a CPU with AMX. */
+/* The AMX product without its multiplications, on a CPU that has AVX-512: a tile load is 16 loads, a tile store 16
+ * stores, and a multiplication takes no time. So what is measured is all that surrounds the tile unit (decoding,
+ * packing, moving, waiting for memory), for each of its multiplications. It tells one structure from another; it
+ * isn't the speed of a CPU with AMX. */
 #include <immintrin.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,7 +1,8 @@
 /* A photo of 12 million pixels (4032 x 3024, JPEG 4:2:0) to what the vision tower takes, and the parts of it.
  *
- * Times are CPU time of the thread. mb_s counts the picture's RGB bytes (36.6 MB), so the lines compare. Roof of `jpeg_rows`: libjpeg-turbo
- * alone, which nothing that decodes with it can beat; of `resize` and `prepare`: a copy of the RGB bytes; of `patches`: a copy of the f32 result. */
+ * Times are CPU time of the thread. mb_s counts the picture's RGB bytes (36.6 MB), so the lines compare. Roof of
+ * `jpeg_rows`: libjpeg-turbo alone, which nothing that decodes with it can beat; of `resize` and `prepare`: a copy
+ * of the RGB bytes; of `patches`: a copy of the f32 result. */
 #include <stdio.h>
 #include <string.h>
 #include <time.h>

@@ -1,7 +1,7 @@
 /* JSON reading and writing of a text like a tokenizer file: a vocabulary of many short keys and a list of merges.
  *
- * Times are CPU time of the thread, so that a busy machine doesn't count. The roof is a copy of the same bytes (memcpy), the least that a reader
- * that keeps the text must do. */
+ * Times are CPU time of the thread, so that a busy machine doesn't count. The roof is a copy of the same bytes
+ * (memcpy), the least that a reader that keeps the text must do. */
 #include <stdio.h>
 #include <string.h>
 #include <time.h>

@@ -1,7 +1,9 @@
-/* The KV store's arithmetic on one core: a block of the released model (113,920 bytes) over ten data devices and two more.
+/* The KV store's arithmetic on one core: a block of the released model (113,920 bytes) over ten data devices and two
+ * more.
  *
- * Bytes are the block's. Roof: a copy of the block between buffers of the same size, in the same caches. Times are CPU time of the thread. `checked` is what a reader does with a healthy
- * block: CRC of each shard, copy, CRC of the block. */
+ * Bytes are the block's. Roof: a copy of the block between buffers of the same size, in the same caches. Times are
+ * CPU time of the thread. `checked` is what a reader does with a healthy block: CRC of each shard, copy, CRC of the
+ * block. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

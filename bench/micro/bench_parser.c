@@ -1,6 +1,7 @@
 /* Stream parser: plain text and tool arguments, whole and in pieces as small as tokens.
  *
- * Times are CPU time of this thread. The roof is a copy of the same bytes in the same pieces (memcpy): the least that anybody who passes the text on must do. */
+ * Times are CPU time of this thread. The roof is a copy of the same bytes in the same pieces (memcpy): the least
+ * that anybody who passes the text on must do. */
 #include <stdio.h>
 #include <string.h>
 #include <time.h>

@@ -1,4 +1,5 @@
-/* What handing a job to the thread pool costs: an empty job, back to back (members spin) and after a pause (members sleep).
+/* What handing a job to the thread pool costs: an empty job, back to back (members spin) and after a pause (members
+ * sleep).
  *
  * There is no roof to compare with; the target is under 3 us back to back. */
 #include <stdio.h>

@@ -1,5 +1,6 @@
-/* One core's products of a weight of 4608 x 5120 with 1 to 64 rows, block by block as linear layers ask for them: from memory (another weight each time) and from L2 (two blocks again and again),
- * by the thread's own CPU clock. What lies between the two is waiting for memory; `deepserve bench` has the roofs.
+/* One core's products of a weight of 4608 x 5120 with 1 to 64 rows, block by block as linear layers ask for them:
+ * from memory (another weight each time) and from L2 (two blocks again and again), by the thread's own CPU clock.
+ * What lies between the two is waiting for memory; `deepserve bench` has the roofs.
  *
  * usage: bench_products [PART]    only cases whose name contains PART, such as mxfp4/avx512/ or avx512bf16 */
 #include <stdio.h>

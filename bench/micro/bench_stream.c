@@ -1,7 +1,9 @@
-/* The roof of streaming: 2,000 TCP connections on loopback that get 300 bytes each 33.3 ms, by nothing but send() in one thread, with a reader in another one;
- * all at once as after one step of an engine, and in eight groups spread over that time. What a server adds to a token is to be compared with it.
+/* The roof of streaming: 2,000 TCP connections on loopback that get 300 bytes each 33.3 ms, by nothing but send() in
+ * one thread, with a reader in another one; all at once as after one step of an engine, and in eight groups spread
+ * over that time. What a server adds to a token is to be compared with it.
  *
- * `cpu_us` is the sender's CPU time for one send; latency counts from the begin of the burst to the bytes with the reader. */
+ * `cpu_us` is the sender's CPU time for one send; latency counts from the begin of the burst to the bytes with the
+ * reader. */
 #include <errno.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>

@@ -2,10 +2,12 @@
  *
  *   bench_tokenizer TOKENIZER.json [NAME=FILE ...]     one case for each text file, with 1 and 2 threads
  *
- * Besides the files: a run of 10 MB of spaces and one line of 5 MB of CJK, which a careless implementation turns into minutes. Each
- * case has an encoder of its own (a cold piece cache) in every repetition, except the lines that say cache=warm. The roof is a pass that only
- * reads the bytes (memcpy). cpu_mb_s is by processor time, all threads together: on a machine that does other things too it is the steadier number. Before timing, what is encoded must decode to the same bytes. Without arguments it runs on the small tokenizer of the
- * tests, whose numbers mean little. */
+ * Besides the files: a run of 10 MB of spaces and one line of 5 MB of CJK, which a careless implementation turns
+ * into minutes. Each case has an encoder of its own (a cold piece cache) in every repetition, except the lines that
+ * say cache=warm. The roof is a pass that only reads the bytes (memcpy). cpu_mb_s is by processor time, all threads
+ * together: on a machine that does other things too it is the steadier number. Before timing, what is encoded must
+ * decode to the same bytes. Without arguments it runs on the small tokenizer of the tests, whose numbers mean
+ * little. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

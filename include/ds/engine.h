@@ -10,19 +10,21 @@
  *   ds_gen_stats      all that a metrics page shows
  *
  * What a caller may rely on
- *   - Every request that add() accepted ends with exactly one DS_EV_END for each of its samples; each token is reported once, in order,
- *     before it.
- *   - The text of a request is a pure function of model, mode, prompt, sampling and seed: not of load, batch, chunks, preemption,
- *     speculation or the number of threads. The one exception is mode CED for a request that isn't `reproducible`: a prefix hit may be
- *     continued by replay (DS_EV_START says how many tokens were replayed), or rest on what a replay left.
- *   - Events never point into the engine. A reader that stops reading holds back its own requests' events and nothing else: output is
- *     kept in memory that add() took.
+ *   - Every request that add() accepted ends with exactly one DS_EV_END for each of its samples; each token is
+ *     reported once, in order, before it.
+ *   - The text of a request is a pure function of model, mode, prompt, sampling and seed: not of load, batch,
+ *     chunks, preemption, speculation or the number of threads. The one exception is mode CED for a request that
+ *     isn't `reproducible`: a prefix hit may be continued by replay (DS_EV_START says how many tokens were
+ *     replayed), or rest on what a replay left.
+ *   - Events never point into the engine. A reader that stops reading holds back its own requests' events and
+ *     nothing else: output is kept in memory that add() took.
  *   - Nothing is taken from the heap while the loop runs.
- *   - After a sample's DS_EV_END nothing of the caller's is used for it any more: no callback runs, no embedding is read.
+ *   - After a sample's DS_EV_END nothing of the caller's is used for it any more: no callback runs, no embedding is
+ *     read.
  *
- * Threads: add, cancel, poll, stats, drain from any thread at any time; run from one thread at a time, not together with start. Callbacks
- * of a request run on the engine's own threads and must not call the engine.   Memory: create takes what the plan says; add takes the
- * request's own tables, given back when its last event has been polled. */
+ * Threads: add, cancel, poll, stats, drain from any thread at any time; run from one thread at a time, not together
+ * with start. Callbacks of a request run on the engine's own threads and must not call the engine.   Memory: create
+ * takes what the plan says; add takes the request's own tables, given back when its last event has been polled. */
 #ifndef DS_ENGINE_H
 #define DS_ENGINE_H
 
@@ -31,7 +33,7 @@
 typedef struct ds_engine ds_engine;
 struct ds_model; /* an opened model: model/model.h */
 
-/* ---- options ------------------------------------------------------------------------------------------------------------------------- */
+/* ---- options ----------------------------------------------------------------------------------------------------- */
 
 typedef enum {
     DS_ENGINE_CED,   /* prompts: decoder on the last window only; hits continue from saved window state or by replay */
@@ -40,17 +42,18 @@ typedef enum {
 
 #define DS_ENGINE_DRAFTS_AUTO (-1)
 
-/* What a cached block depends on besides its tokens and what this engine knows itself, as SHA-256 values. They go into the blocks' keys
- * (docs/formats/block-key.md). Zeros: not known; keys are then good inside this engine alone. */
+/* What a cached block depends on besides its tokens and what this engine knows itself, as SHA-256 values. They go
+ * into the blocks' keys (docs/formats/block-key.md). Zeros: not known; keys are then good inside this engine alone. */
 typedef struct {
     uint8_t model[32];     /* of the checkpoint's content: ds_model_digest */
     uint8_t tokenizer[32]; /* of tokenizer.json */
     uint8_t dialect[32];   /* of the name of the prompts' template: "v4.1" */
 } ds_engine_identity;
 
-/* Where time comes from: nanoseconds from any origin, 1,000 or more (0 us stands for never). A simulator gives a clock of its own: the loop never waits for time, it only looks at
- * it (deadlines, ageing, the age of states, all measured times), and a device without a model sleeps until its step would be done. Called
- * from the loop's thread and in add. */
+/* Where time comes from: nanoseconds from any origin, 1,000 or more (0 us stands for never). A simulator gives a
+ * clock of its own: the loop never waits for time, it only looks at it (deadlines, ageing, the age of states, all
+ * measured times), and a device without a model sleeps until its step would be done. Called from the loop's thread
+ * and in add. */
 typedef struct {
     uint64_t (*now_ns)(void *ctx);
     void (*sleep_until_ns)(void *ctx, uint64_t ns); /* returns when now_ns gives ns or more */
@@ -89,18 +92,20 @@ typedef struct {
     ds_engine_clock clock; /* zeros: the monotonic clock */
 } ds_engine_opts;
 
-/* What create would take. DS_E_NOMEM with the largest context that would fit when memory_bytes is too small; DS_E_ARG as create. */
+/* What create would take. DS_E_NOMEM with the largest context that would fit when memory_bytes is too small;
+ * DS_E_ARG as create. */
 ds_rc ds_engine_plan_get(ds_gen_plan *out, const struct ds_model *m, const ds_engine_opts *o, ds_err *err);
 
-/* The model must outlive the engine. pool: a team for the device thread (struct ds_pool, base/pool.h), borrowed and used by nobody else;
- * NULL: the device thread alone. DS_E_ARG, DS_E_NOMEM. */
+/* The model must outlive the engine. pool: a team for the device thread (struct ds_pool, base/pool.h), borrowed and
+ * used by nobody else; NULL: the device thread alone. DS_E_ARG, DS_E_NOMEM. */
 struct ds_pool;
 ds_rc ds_engine_create(ds_engine **out, const struct ds_model *m, struct ds_pool *pool, const ds_engine_opts *o, ds_err *err);
 /* Cancels what is left and waits for the device. NULL is fine. */
 void ds_engine_destroy(ds_engine *e);
 ds_rc ds_engine_plan_of(const ds_engine *e, ds_gen_plan *out);
 
-/* An engine without a model: tokens come from a function, time from a setting. For tests and benchmarks of what stands on the engine. */
+/* An engine without a model: tokens come from a function, time from a setting. For tests and benchmarks of what
+ * stands on the engine. */
 typedef struct {
     uint32_t vocab;  /* 0 = 129,280 */
     uint32_t drafts; /* 0..15: a step gives 1 + 0..drafts tokens, at random from the seed */
@@ -115,46 +120,50 @@ typedef struct {
 } ds_engine_stub;
 ds_rc ds_engine_create_stub(ds_engine **out, const ds_engine_stub *s, const ds_engine_opts *o, ds_err *err);
 
-/* ---- requests ------------------------------------------------------------------------------------------------------------------------ */
+/* ---- requests ---------------------------------------------------------------------------------------------------- */
 
-/* DS_OK: *id names the request until its last event has been polled. Any failure: nothing was taken. DS_E_AGAIN: max_requests, or
- * draining. DS_E_ARG: a value out of range, the prompt doesn't fit the context or could never fit the blocks. DS_E_NOMEM. O(prompt): the
- * cache's keys are computed here. */
+/* DS_OK: *id names the request until its last event has been polled. Any failure: nothing was taken. DS_E_AGAIN:
+ * max_requests, or draining. DS_E_ARG: a value out of range, the prompt doesn't fit the context or could never fit
+ * the blocks. DS_E_NOMEM. O(prompt): the cache's keys are computed here. */
 ds_rc ds_engine_add(ds_engine *e, const ds_gen_request *q, uint64_t *id, ds_err *err);
 
 /* Ends all samples of a request, each with DS_ENDED_CANCELED unless it ended before. Ids that are gone are ignored. */
 void ds_engine_cancel(ds_engine *e, uint64_t id);
 
-/* Ends one sample with the given reason at the next turn, keeping what it has (a stop that only the reader of the text can see). */
+/* Ends one sample with the given reason at the next turn, keeping what it has (a stop that only the reader of the
+ * text can see). */
 void ds_engine_finish_sample(ds_engine *e, uint64_t id, uint32_t sample);
 
-/* ---- events -------------------------------------------------------------------------------------------------------------------------- */
+/* ---- events ------------------------------------------------------------------------------------------------------ */
 
-/* Copies up to cap events, oldest request first, and returns their number: fewer than cap means that there are no more now. */
+/* Copies up to cap events, oldest request first, and returns their number: fewer than cap means that there are no
+ * more now. */
 size_t ds_engine_poll(ds_engine *e, ds_event *ev, size_t cap);
-/* Waits until poll would give something, for at most timeout_ms (0: looks only). True: it would. Not needed with wake_by; only useful with
- * start. */
+/* Waits until poll would give something, for at most timeout_ms (0: looks only). True: it would. Not needed with
+ * wake_by; only useful with start. */
 bool ds_engine_wait(ds_engine *e, uint32_t timeout_ms);
-/* `wake` is called when events become available after there were none, from the loop's thread; then poll until it gives fewer events than there
- * was room for. NULL: nobody is. */
+/* `wake` is called when events become available after there were none, from the loop's thread; then poll until it
+ * gives fewer events than there was room for. NULL: nobody is. */
 void ds_engine_wake_by(ds_engine *e, void (*wake)(void *ctx), void *ctx);
 
-/* ---- the loop ------------------------------------------------------------------------------------------------------------------------ */
+/* ---- the loop ---------------------------------------------------------------------------------------------------- */
 
-/* One turn: plans and submits a step if there is room on the device, then takes one result. False: nothing is left to do. */
+/* One turn: plans and submits a step if there is room on the device, then takes one result. False: nothing is left
+ * to do. */
 bool ds_engine_run(ds_engine *e);
 /* A thread turns until destroy, sleeping when idle. DS_E_IO: it can't start. */
 ds_rc ds_engine_start(ds_engine *e, ds_err *err);
 /* No new requests from now on. True once all are ended (they may still have events to poll). */
 bool ds_engine_drain(ds_engine *e);
 
-/* ---- statistics ---------------------------------------------------------------------------------------------------------------------- */
+/* ---- statistics -------------------------------------------------------------------------------------------------- */
 
 void ds_engine_stats_get(ds_engine *e, ds_gen_stats *out);
 
-/* ---- as a generator ------------------------------------------------------------------------------------------------------------------ */
+/* ---- as a generator ---------------------------------------------------------------------------------------------- */
 
-/* This engine behind the functions of ds/gen.h: valid until destroy. It should be started, unless its caller turns the loop. */
+/* This engine behind the functions of ds/gen.h: valid until destroy. It should be started, unless its caller turns
+ * the loop. */
 ds_gen ds_engine_gen(ds_engine *e);
 
 #endif

@@ -1,7 +1,7 @@
 /* Return codes and error messages of every deepserve library.
  *
- * A function that can fail returns a ds_rc and fills an optional ds_err. The code is for the program, the message for the
- * operator: what, where, which value, in one line. */
+ * A function that can fail returns a ds_rc and fills an optional ds_err. The code is for the program, the message
+ * for the operator: what, where, which value, in one line. */
 #ifndef DS_ERR_H
 #define DS_ERR_H
 

@@ -1,8 +1,9 @@
 /* A generator: where prompts go in and tokens come out, whatever is behind it.
  *
- * Two things are here: what goes in and comes out (requests, events, statistics, the memory plan), and a table of functions with a handle that stands
- * for one engine in this process (ds_engine_gen, ds/engine.h), for several of them (ds_gen_many), or for what is yet to come behind a wire.
- * Whoever serves requests holds a `ds_gen` and knows no engine.
+ * Two things are here: what goes in and comes out (requests, events, statistics, the memory plan), and a table of
+ * functions with a handle that stands for one engine in this process (ds_engine_gen, ds/engine.h), for several of
+ * them (ds_gen_many), or for what is yet to come behind a wire. Whoever serves requests holds a `ds_gen` and knows
+ * no engine.
  *
  *   ds_gen_add             one request; its answer is what events say
  *   ds_gen_poll            what happened, copied out: tokens and ends. ds_gen_wake_by and ds_gen_wait say when to look
@@ -12,16 +13,20 @@
  *   ds_gen_stats, _plan    of each engine behind it
  *
  * What a caller may rely on
- *   - Every request that add() accepted ends with exactly one DS_EV_END for each of its samples, also when the engine behind it is gone; each token is
- *     reported once, in order, before it. Events of different requests come in any order.
- *   - What add() can know at once it answers at once. What only a distant engine knows (its queue is full, it doesn't like a value) may come as an end:
- *     DS_ENDED_FAILED with the code that add() would have returned, and no START or token before it.
+ *   - Every request that add() accepted ends with exactly one DS_EV_END for each of its samples, also when the
+ *     engine behind it is gone; each token is reported once, in order, before it. Events of different requests come
+ *     in any order.
+ *   - What add() can know at once it answers at once. What only a distant engine knows (its queue is full, it
+ *     doesn't like a value) may come as an end: DS_ENDED_FAILED with the code that add() would have returned, and no
+ *     START or token before it.
  *   - An id is given by add() without asking anybody, and is never used again within any time that matters.
- *   - After a sample's DS_EV_END nothing of the caller's is used for it any more: no callback runs, no embedding is read.
+ *   - After a sample's DS_EV_END nothing of the caller's is used for it any more: no callback runs, no embedding is
+ *     read.
  *   - No function waits for an engine, except wait().
  *
- * Threads: all functions from any thread at any time, poll from one at a time; wake_by before the first add. Callbacks of a request run on threads of the
- * engine and must not call the generator.   Memory: a generator's functions take none but what add says. */
+ * Threads: all functions from any thread at any time, poll from one at a time; wake_by before the first add.
+ * Callbacks of a request run on threads of the engine and must not call the generator.   Memory: a generator's
+ * functions take none but what add says. */
 #ifndef DS_GEN_H
 #define DS_GEN_H
 
@@ -31,7 +36,7 @@
 
 #include <ds/err.h>
 
-/* ---- requests ------------------------------------------------------------------------------------------------------------------------------ */
+/* ---- requests ---------------------------------------------------------------------------------------------------- */
 
 #define DS_GEN_PRIORITIES 8 /* 0 = first served .. 7 */
 
@@ -53,9 +58,9 @@ typedef struct {
     float bias; /* added to the logit; -100 or less forbids */
 } ds_gen_bias;
 
-/* Allowed tokens of constrained decoding. For each sample: mask() before a draw, accept() after it, strictly alternating, each token once
- * and in order; what is accepted is never taken back. Called on device threads, never two at once for one sample. A draft that mask()
- * forbids ends the verified prefix. */
+/* Allowed tokens of constrained decoding. For each sample: mask() before a draw, accept() after it, strictly
+ * alternating, each token once and in order; what is accepted is never taken back. Called on device threads, never
+ * two at once for one sample. A draft that mask() forbids ends the verified prefix. */
 typedef struct {
     void *ctx;
     /* Sets bit i % 32 of words[i / 32] for every allowed token (all bits are clear before). False: everything is allowed. */
@@ -101,7 +106,7 @@ typedef struct {
     uint64_t tag;                  /* an engine without a model hands it to its token function; others don't look at it */
 } ds_gen_request;
 
-/* ---- events -------------------------------------------------------------------------------------------------------------------------------- */
+/* ---- events ------------------------------------------------------------------------------------------------------ */
 
 typedef enum {
     DS_EV_START, /* a sample's prompt is being computed: n_prompt, cached, replayed */
@@ -164,7 +169,7 @@ typedef struct {
     };
 } ds_event;
 
-/* ---- statistics ---------------------------------------------------------------------------------------------------------------------------- */
+/* ---- statistics -------------------------------------------------------------------------------------------------- */
 
 typedef struct {
     uint32_t kv_blocks, state_slots, saved_states, max_context, max_running, step_tokens;
@@ -210,7 +215,7 @@ typedef struct {
     ds_gen_hist queue, ttft, tbt, step_prefill, step_decode, total;
 } ds_gen_stats;
 
-/* ---- the generator ------------------------------------------------------------------------------------------------------------------------- */
+/* ---- the generator ----------------------------------------------------------------------------------------------- */
 
 typedef struct {
     ds_rc (*add)(void *h, const ds_gen_request *q, uint64_t *id, ds_err *err);
@@ -231,9 +236,9 @@ typedef struct {
     void *h;
 } ds_gen;
 
-/* DS_OK: *id, which is never 0, names the request until its last event has been polled. Any failure: nothing was taken. DS_E_AGAIN: too many
- * requests, or draining. DS_E_IO: the engine is known to be gone; once one was lost, add says so until it is there again. DS_E_ARG: a value out
- * of range, a prompt that doesn't fit. DS_E_NOMEM. O(prompt). */
+/* DS_OK: *id, which is never 0, names the request until its last event has been polled. Any failure: nothing was
+ * taken. DS_E_AGAIN: too many requests, or draining. DS_E_IO: the engine is known to be gone; once one was lost, add
+ * says so until it is there again. DS_E_ARG: a value out of range, a prompt that doesn't fit. DS_E_NOMEM. O(prompt). */
 static inline ds_rc ds_gen_add(ds_gen g, const ds_gen_request *q, uint64_t *id, ds_err *err)
 {
     return g.fn->add(g.h, q, id, err);
@@ -243,7 +248,8 @@ static inline void ds_gen_cancel(ds_gen g, uint64_t id)
 {
     g.fn->cancel(g.h, id);
 }
-/* Ends one sample with DS_ENDED_CANCELED soon, keeping what it has (a stop that only the reader of the text can see). */
+/* Ends one sample with DS_ENDED_CANCELED soon, keeping what it has (a stop that only the reader of the text can
+ * see). */
 static inline void ds_gen_finish_sample(ds_gen g, uint64_t id, uint32_t sample)
 {
     g.fn->finish_sample(g.h, id, sample);
@@ -258,8 +264,9 @@ static inline bool ds_gen_wait(ds_gen g, uint32_t timeout_ms)
 {
     return g.fn->wait(g.h, timeout_ms);
 }
-/* wake is called when events become available after there were none, from a thread of the generator's: write to an event loop's descriptor there, and
- * then poll until it gives fewer events than there was room for. It may be called more often. NULL: nobody is called. */
+/* wake is called when events become available after there were none, from a thread of the generator's: write to an
+ * event loop's descriptor there, and then poll until it gives fewer events than there was room for. It may be called
+ * more often. NULL: nobody is called. */
 static inline void ds_gen_wake_by(ds_gen g, void (*wake)(void *ctx), void *ctx)
 {
     g.fn->wake_by(g.h, wake, ctx);
@@ -287,17 +294,18 @@ static inline bool ds_gen_plan_get(ds_gen g, uint32_t engine, ds_gen_plan *out)
 /* Adds what has a sum: all but drafts_per_seq and cost, which stay as they are. */
 void ds_gen_stats_add(ds_gen_stats *to, const ds_gen_stats *s);
 
-/* ---- several as one ------------------------------------------------------------------------------------------------------------------ */
+/* ---- several as one ---------------------------------------------------------------------------------------------- */
 
-/* A request goes to the part with the least work ahead: prompt tokens not computed yet, without cached ones once they are known, and expected tokens of
- * the answers, from their limit and the mean length of those before. Of equals it is the first. A part that answers DS_E_AGAIN or DS_E_IO leaves the
- * request to the next; only if none takes it the caller hears of it. Other refusals are every part's, and are answered at once.
- * Memory: add takes a record for as long as a request is live, from a table that grows to the most there were. */
+/* A request goes to the part with the least work ahead: prompt tokens not computed yet, without cached ones once
+ * they are known, and expected tokens of the answers, from their limit and the mean length of those before. Of
+ * equals it is the first. A part that answers DS_E_AGAIN or DS_E_IO leaves the request to the next; only if none
+ * takes it the caller hears of it. Other refusals are every part's, and are answered at once. Memory: add takes a
+ * record for as long as a request is live, from a table that grows to the most there were. */
 enum { DS_GEN_MANY_MAX = 64 };
 typedef struct ds_gen_many ds_gen_many;
 
-/* The parts are copied; their wakes are its own from here on, and nobody else polls them. DS_E_ARG: n isn't within 1..DS_GEN_MANY_MAX;
- * DS_E_NOMEM. */
+/* The parts are copied; their wakes are its own from here on, and nobody else polls them. DS_E_ARG: n isn't within
+ * 1..DS_GEN_MANY_MAX; DS_E_NOMEM. */
 ds_rc ds_gen_many_create(ds_gen_many **out, const ds_gen *parts, size_t n, ds_err *err);
 /* After its parts, which wake it as long as they live. NULL is fine. */
 void ds_gen_many_destroy(ds_gen_many *m);

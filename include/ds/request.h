@@ -1,13 +1,14 @@
 /* Requests: the body of one API call -> one internal conversation -> prompt runs. (recipe spec 2 and 4)
  *
- *   ds_request_parse      checks a body completely and takes it apart; every refusal is a ds_api_error with HTTP status and field path
+ *   ds_request_parse      checks a body completely and takes it apart; every refusal is a ds_api_error with HTTP
+ *                         status and field path
  *   ds_request_info       what the server, the engine and the response writer need to know about it: plain data
  *   ds_request_tool       a declared tool by the name that the model writes
  *   ds_request_render     the prompt as runs of control tokens and text
  *
- * Threads: a ds_request belongs to one thread while it is made and rendered; afterwards it is immutable and may be read by many.
- * Memory: everything hangs on the request and is freed at once; every pointer below stays valid until ds_request_destroy. A request takes
- * O(body) memory; the body itself isn't needed after parsing. */
+ * Threads: a ds_request belongs to one thread while it is made and rendered; afterwards it is immutable and may be
+ * read by many. Memory: everything hangs on the request and is freed at once; every pointer below stays valid until
+ * ds_request_destroy. A request takes O(body) memory; the body itself isn't needed after parsing. */
 #ifndef DS_REQUEST_H
 #define DS_REQUEST_H
 
@@ -29,7 +30,7 @@ typedef enum {
 typedef enum { DS_ENC_V41, DS_ENC_V4 } ds_encoding;
 typedef enum { DS_EFFORT_NONE, DS_EFFORT_LOW, DS_EFFORT_HIGH, DS_EFFORT_XHIGH, DS_EFFORT_MAX, DS_EFFORT_NUMBER } ds_effort;
 
-/* ---- options --------------------------------------------------------------------------------------------------------------------- */
+/* ---- options ----------------------------------------------------------------------------------------------------- */
 
 typedef enum { DS_REASONING_OFFICIAL, DS_REASONING_KEEP_ALL, DS_REASONING_DROP_ALL } ds_old_reasoning; /* recipe 2.4 */
 typedef enum { DS_USAGE_DEEPSEEK, DS_USAGE_OPENAI } ds_usage_shape; /* recipe 4.3: on the finishing chunk | also an extra chunk */
@@ -87,7 +88,7 @@ ds_rc ds_recipe_opts_set(ds_recipe_opts *o, const char *assignment, ds_err *err)
 /* Line i of `--set help` ("name=values  (default) what it does", static); NULL after the last. */
 const char *ds_recipe_opts_help(size_t i);
 
-/* ---- refusals -------------------------------------------------------------------------------------------------------------------- */
+/* ---- refusals ---------------------------------------------------------------------------------------------------- */
 
 typedef struct {
     int status;        /* HTTP: 400, 404, 413, 500 …; 0 = none */
@@ -97,14 +98,14 @@ typedef struct {
     char message[512]; /* one line, printable */
 } ds_api_error;
 
-/* Writes the protocol's error body, snprintf-fashion: returns its length without the NUL, whatever cap is. request_id (Messages) may be
- * NULL: the member is then left out. The Anthropic type follows from the status. */
+/* Writes the protocol's error body, snprintf-fashion: returns its length without the NUL, whatever cap is.
+ * request_id (Messages) may be NULL: the member is then left out. The Anthropic type follows from the status. */
 size_t ds_api_error_body(char *out, size_t cap, const ds_api_error *e, ds_proto proto, bool openai_shape, const char *request_id);
 /* Fills *e; message as printf. Returns DS_E_FORMAT. type and code follow from status when NULL. */
 ds_rc ds_api_fail(ds_api_error *e, int status, const char *type, const char *code, const char *param, const char *fmt, ...)
     __attribute__((format(printf, 6, 7)));
 
-/* ---- what the caller provides ---------------------------------------------------------------------------------------------------- */
+/* ---- what the caller provides ------------------------------------------------------------------------------------ */
 
 typedef enum { DS_IMAGE_DATA, DS_IMAGE_URL, DS_IMAGE_FILE } ds_image_kind;
 typedef enum { DS_DETAIL_HIGH, DS_DETAIL_LOW, DS_DETAIL_ORIGINAL, DS_DETAIL_AUTO } ds_image_detail;
@@ -123,8 +124,9 @@ typedef struct {
     uint32_t tokens;             /* rows * (cols + 1) + 2 */
 } ds_image;
 
-/* Stored responses: one JSON record {"items":[…]} for each response id, the input and output items of its whole chain in order.
- * The implementation knows the tenant; another tenant's id isn't found. Called from the thread that parses. */
+/* Stored responses: one JSON record {"items":[…]} for each response id, the input and output items of its whole
+ * chain in order. The implementation knows the tenant; another tenant's id isn't found. Called from the thread that
+ * parses. */
 typedef struct {
     void *ctx;
     /* *json (NULL: no such id) stays valid until release(). */
@@ -145,7 +147,7 @@ typedef struct {
     const struct ds_seal *seal; /* key ring of encrypted reasoning; NULL: blobs are dropped and none are made */
 } ds_request_io;
 
-/* ---- the request ----------------------------------------------------------------------------------------------------------------- */
+/* ---- the request ------------------------------------------------------------------------------------------------- */
 
 typedef enum { DS_TOOL_FUNCTION, DS_TOOL_CUSTOM } ds_tool_kind;
 typedef enum { DS_CHOICE_AUTO, DS_CHOICE_NONE, DS_CHOICE_REQUIRED } ds_tool_choice;
@@ -172,8 +174,8 @@ typedef enum {
     DS_CONSTRAINT_LARK,        /* text = the grammar */
 } ds_constraint_kind;
 
-/* What the visible content must match; it starts after </think>. Independent of it: tool_choice REQUIRED demands a call, and strict tools
- * constrain their arguments by `parameters`. */
+/* What the visible content must match; it starts after </think>. Independent of it: tool_choice REQUIRED demands a
+ * call, and strict tools constrain their arguments by `parameters`. */
 typedef struct {
     ds_constraint_kind kind;
     ds_str text;
@@ -273,14 +275,14 @@ typedef struct {
     bool count_tokens;          /* Messages count_tokens, Responses input_tokens: max_tokens and stream are ignored */
 } ds_request_parse_args;
 
-/* On success *out owns the request, else it is NULL. DS_E_FORMAT: refused, *refusal is filled (required) and err repeats its message;
- * DS_E_NOMEM. Linear in the body. */
+/* On success *out owns the request, else it is NULL. DS_E_FORMAT: refused, *refusal is filled (required) and err
+ * repeats its message; DS_E_NOMEM. Linear in the body. */
 ds_rc ds_request_parse(ds_request **out, const ds_request_parse_args *args, const char *body, size_t n, ds_api_error *refusal, ds_err *err);
 void ds_request_destroy(ds_request *r); /* NULL is fine */
 
-/* The table of request members, sorted by name; NULL after the last. on: for Chat, Responses, Messages, completions in turn T taken, I ignored (no
- * answer depends on it), R refused by name, - unknown. neutral: compact JSON values, separated by spaces, that ask for nothing and are never refused;
- * may be NULL. */
+/* The table of request members, sorted by name; NULL after the last. on: for Chat, Responses, Messages, completions
+ * in turn T taken, I ignored (no answer depends on it), R refused by name, - unknown. neutral: compact JSON values,
+ * separated by spaces, that ask for nothing and are never refused; may be NULL. */
 typedef struct {
     const char *name, *on, *neutral, *note;
 } ds_request_member;
@@ -292,10 +294,12 @@ const ds_tool *ds_request_tool(const ds_request *r, const char *name, size_t n);
 
 /* Tells the decoded size of image i and lays it out (recipe 2.8). DS_E_ARG: i, or a side is 0. */
 ds_rc ds_request_layout_image(ds_request *r, uint32_t i, uint32_t width, uint32_t height, ds_err *err);
-/* The size rule alone: fills fitted_w … tokens from width and height. DS_E_ARG when a side is 0 or the rule doesn't settle. */
+/* The size rule alone: fills fitted_w … tokens from width and height. DS_E_ARG when a side is 0 or the rule doesn't
+ * settle. */
 ds_rc ds_image_layout(ds_image *image, ds_err *err);
 
-/* The rule's numbers, a model's vision_config; those of the released model are what the functions above use. (model spec 3.15) */
+/* The rule's numbers, a model's vision_config; those of the released model are what the functions above use. (model
+ * spec 3.15) */
 typedef struct {
     uint32_t patch;      /* pixels of a patch's side, 1..256: 14 */
     uint32_t merge;      /* patches of a token's side, 1..16: 3 */
@@ -315,21 +319,21 @@ ds_rc ds_request_render(ds_request *r, uint32_t i, const ds_run **runs, size_t *
 void ds_request_prompt_ids(const ds_request *r, uint32_t i, const uint32_t **ids, size_t *n_ids);
 /* Tokens that the laid-out images add to the encoded runs: sum of tokens - 1. */
 size_t ds_request_image_extra_tokens(const ds_request *r);
-/* Widens each image token of ids (n_ids of them) to its image's count, in place from the end; cap >= n_ids + extra. Returns the new length;
- * 0 if the number of image tokens isn't n_images. */
+/* Widens each image token of ids (n_ids of them) to its image's count, in place from the end; cap >= n_ids + extra.
+ * Returns the new length; 0 if the number of image tokens isn't n_images. */
 size_t ds_request_expand_images(const ds_request *r, uint32_t image_id, uint32_t *ids, size_t n_ids, size_t cap);
 
-/* The prompt against max_context_tokens: DS_E_FORMAT with context_length_exceeded when it leaves no room for one token. The output limit is
- * cut to what remains (*max_tokens receives it; may be NULL). */
+/* The prompt against max_context_tokens: DS_E_FORMAT with context_length_exceeded when it leaves no room for one
+ * token. The output limit is cut to what remains (*max_tokens receives it; may be NULL). */
 ds_rc ds_request_check_length(const ds_request *r, size_t prompt_tokens, uint32_t *max_tokens, ds_api_error *refusal);
 
-/* truncation "auto": drops whole turns from the beginning, until they held at least min_bytes of text; system text at the head and the last turn
- * stay. *turns receives how many went; 0 = nothing more can go. Images of dropped turns are gone from info.images, and the next render is a new
- * one: earlier runs are invalid. DS_E_NOMEM. */
+/* truncation "auto": drops whole turns from the beginning, until they held at least min_bytes of text; system text
+ * at the head and the last turn stay. *turns receives how many went; 0 = nothing more can go. Images of dropped
+ * turns are gone from info.images, and the next render is a new one: earlier runs are invalid. DS_E_NOMEM. */
 ds_rc ds_request_drop_oldest(ds_request *r, size_t min_bytes, uint32_t *turns, ds_err *err);
 
-/* The input items of a Responses request with those of the chain before it, as the JSON list text of a store record without its brackets
- * ("" when empty): "{…},{…}". Belongs to the request; "" for other protocols. DS_E_NOMEM. */
+/* The input items of a Responses request with those of the chain before it, as the JSON list text of a store record
+ * without its brackets ("" when empty): "{…},{…}". Belongs to the request; "" for other protocols. DS_E_NOMEM. */
 ds_rc ds_request_items(ds_request *r, ds_str *items, ds_err *err);
 
 #endif

@@ -1,7 +1,8 @@
-/* A prompt as the renderer hands it to the tokenizer: a list of runs, each either one special token or plain text. (recipe spec 1.6)
+/* A prompt as the renderer hands it to the tokenizer: a list of runs, each either one special token or plain text.
+ * (recipe spec 1.6)
  *
- * Text runs are never searched for special tokens, so nothing that a client writes can become one. Adjacent text runs don't occur: the
- * renderer joins them, because only a control token breaks the text. */
+ * Text runs are never searched for special tokens, so nothing that a client writes can become one. Adjacent text
+ * runs don't occur: the renderer joins them, because only a control token breaks the text. */
 #ifndef DS_RUN_H
 #define DS_RUN_H
 

@@ -1,11 +1,12 @@
 /* tokenizer.json: text to token ids and back. (recipe spec 1)
  *
- * A ds_tokenizer is the loaded file: immutable, shared by any number of threads. A ds_encoder is one thread's working memory (piece cache,
- * scratch); it may own helper threads of its own. A ds_decoder is a small struct in the caller's storage, one for each output stream.
+ * A ds_tokenizer is the loaded file: immutable, shared by any number of threads. A ds_encoder is one thread's
+ * working memory (piece cache, scratch); it may own helper threads of its own. A ds_decoder is a small struct in the
+ * caller's storage, one for each output stream.
  *
- * Text is bytes. It is never searched for added tokens: those enter a prompt only as control runs. Bytes that are not UTF-8 are pieces of
- * their own, one token each, and decoding gives them back unchanged. So encoding refuses text only for its size, or when a foreign split
- * pattern exceeds its match limit.
+ * Text is bytes. It is never searched for added tokens: those enter a prompt only as control runs. Bytes that are
+ * not UTF-8 are pieces of their own, one token each, and decoding gives them back unchanged. So encoding refuses
+ * text only for its size, or when a foreign split pattern exceeds its match limit.
  *
  * Of the file, `truncation`, `padding` and `post_processor` have no say in text -> ids and are not read. */
 #ifndef DS_TOKENIZER_H
@@ -24,10 +25,11 @@
 
 typedef struct ds_tokenizer ds_tokenizer;
 
-/* ---- the file -------------------------------------------------------------------------------------------------------------------- */
+/* ---- the file ---------------------------------------------------------------------------------------------------- */
 
-/* Reads a regular file. On success *out owns the tokenizer, else *out is NULL. DS_E_IO, DS_E_FORMAT (what is wrong with the file, with line
- * and column or the token's name; the path is in front), DS_E_NOMEM. About 50 ms for 128k tokens. */
+/* Reads a regular file. On success *out owns the tokenizer, else *out is NULL. DS_E_IO, DS_E_FORMAT (what is wrong
+ * with the file, with line and column or the token's name; the path is in front), DS_E_NOMEM. About 50 ms for 128k
+ * tokens. */
 ds_rc ds_tokenizer_open(ds_tokenizer **out, const char *path, ds_err *err);
 /* The same from memory; `json` isn't needed afterwards. */
 ds_rc ds_tokenizer_parse(ds_tokenizer **out, const char *json, size_t n, ds_err *err);
@@ -35,9 +37,10 @@ void ds_tokenizer_destroy(ds_tokenizer *t); /* NULL is fine; all encoders must b
 
 uint32_t ds_tokenizer_size(const ds_tokenizer *t); /* ids are 0 .. size-1, without holes, added tokens included: the model's vocab_size */
 
-/* ---- single tokens --------------------------------------------------------------------------------------------------------------- */
+/* ---- single tokens ----------------------------------------------------------------------------------------------- */
 
-/* The bytes that id stands for, added tokens as they are spelled; not terminated, valid as long as t. Unknown id: "" with *n = 0. */
+/* The bytes that id stands for, added tokens as they are spelled; not terminated, valid as long as t. Unknown id: ""
+ * with *n = 0. */
 const char *ds_tokenizer_bytes(const ds_tokenizer *t, uint32_t id, size_t *n);
 size_t ds_tokenizer_max_bytes(const ds_tokenizer *t); /* of the longest token */
 
@@ -54,11 +57,11 @@ typedef enum {
 /* By the spec's list of spellings, never by the file's `special` flag. */
 ds_token_kind ds_tokenizer_kind(const ds_tokenizer *t, uint32_t id);
 
-/* Compressed classes of all ids for the Engram tables (model spec 3.12): map[0 .. size) receives the class of each id, *n_classes their
- * count. Classes are numbered by first appearance. DS_E_NOMEM; about 100 ms for 129k ids. */
+/* Compressed classes of all ids for the Engram tables (model spec 3.12): map[0 .. size) receives the class of each
+ * id, *n_classes their count. Classes are numbered by first appearance. DS_E_NOMEM; about 100 ms for 129k ids. */
 ds_rc ds_tokenizer_engram_map(const ds_tokenizer *t, uint32_t *map, uint32_t *n_classes, ds_err *err);
 
-/* ---- encoding -------------------------------------------------------------------------------------------------------------------- */
+/* ---- encoding ---------------------------------------------------------------------------------------------------- */
 
 typedef struct {
     uint32_t *p; /* NULL while empty and never grown */
@@ -80,20 +83,22 @@ ds_rc ds_encoder_create(ds_encoder **out, const ds_tokenizer *t, const ds_encode
 void ds_encoder_destroy(ds_encoder *e); /* NULL is fine */
 const ds_tokenizer *ds_encoder_tokenizer(const ds_encoder *e);
 
-/* Each appends to *ids and leaves it as it was on failure. The ids don't depend on threads, on the cache, or on what was encoded before.
- * Time is O(n), in files whose merges aren't in a trainer's order O(n log n) in the longest piece. Scratch memory: at most 36 bytes for each byte of
- * the longest piece; what exceeds 1 MiB is given back before the call returns. DS_E_NOMEM; DS_E_ARG: text too long, a control run that names no added token, match limit. */
+/* Each appends to *ids and leaves it as it was on failure. The ids don't depend on threads, on the cache, or on what
+ * was encoded before. Time is O(n), in files whose merges aren't in a trainer's order O(n log n) in the longest
+ * piece. Scratch memory: at most 36 bytes for each byte of the longest piece; what exceeds 1 MiB is given back
+ * before the call returns. DS_E_NOMEM; DS_E_ARG: text too long, a control run that names no added token, match
+ * limit. */
 ds_rc ds_encoder_text(ds_encoder *e, const char *text, size_t n, ds_ids *ids, ds_err *err);
 /* Adjacent text runs are encoded as if they were one. Empty text runs are skipped. */
 ds_rc ds_encoder_runs(ds_encoder *e, const ds_run *runs, size_t n_runs, ds_ids *ids, ds_err *err);
 /* n texts at once: ids receives all of them one after another, ends[i] the value of ids->n after text i. */
 ds_rc ds_encoder_batch(ds_encoder *e, const char *const *texts, const size_t *lens, size_t n, ds_ids *ids, size_t *ends, ds_err *err);
 
-/* ---- decoding -------------------------------------------------------------------------------------------------------------------- */
+/* ---- decoding ---------------------------------------------------------------------------------------------------- */
 
-/* Ids to text, one at a time: what is released is always valid UTF-8, and joined it is the bytes of all ids with every ill-formed sequence
- * (maximal subpart, as Unicode recommends) replaced by U+FFFD. At most 3 bytes are held back, only while they may still become a character.
- * Plain data: copy with = to fork a stream. Nothing allocates. */
+/* Ids to text, one at a time: what is released is always valid UTF-8, and joined it is the bytes of all ids with
+ * every ill-formed sequence (maximal subpart, as Unicode recommends) replaced by U+FFFD. At most 3 bytes are held
+ * back, only while they may still become a character. Plain data: copy with = to fork a stream. Nothing allocates. */
 typedef struct {
     const ds_tokenizer *t;
     uint32_t held_tokens; /* ids pushed and not yet accounted for */
@@ -105,10 +110,12 @@ typedef struct {
 void ds_decoder_init(ds_decoder *d, const ds_tokenizer *t, bool keep_dropped);
 /* Room that push and finish need at `out`: 3 * (longest token + 3). */
 size_t ds_decoder_room(const ds_tokenizer *t);
-/* Returns the bytes written to out. *n_tokens (may be NULL) receives how many ids this text accounts for: an id whose last bytes are held
- * counts with the piece that completes them; ids without text count at once, or with what is held before them. */
+/* Returns the bytes written to out. *n_tokens (may be NULL) receives how many ids this text accounts for: an id
+ * whose last bytes are held counts with the piece that completes them; ids without text count at once, or with what
+ * is held before them. */
 size_t ds_decoder_push(ds_decoder *d, uint32_t id, char *out, uint32_t *n_tokens);
-/* End of stream: an incomplete tail is dropped with its tokens (*n_tokens = 0), or with `replace` becomes one U+FFFD. Ready for a new stream then. */
+/* End of stream: an incomplete tail is dropped with its tokens (*n_tokens = 0), or with `replace` becomes one
+ * U+FFFD. Ready for a new stream then. */
 size_t ds_decoder_finish(ds_decoder *d, bool replace, char *out, uint32_t *n_tokens);
 
 #endif

@@ -1,8 +1,8 @@
 /* A growing byte buffer, for text that is built piece by piece.
  *
- * Zero-initialised is valid and empty. A failed append sets `oom` and leaves the content as it was; later appends then do nothing, so a
- * writer can append freely and check once at the end. The content is always followed by a NUL that `len` doesn't count.
- * Threads: one owner. */
+ * Zero-initialised is valid and empty. A failed append sets `oom` and leaves the content as it was; later appends
+ * then do nothing, so a writer can append freely and check once at the end. The content is always followed by a NUL
+ * that `len` doesn't count. Threads: one owner. */
 #ifndef DS_BASE_BUF_H
 #define DS_BASE_BUF_H
 

@@ -1,4 +1,5 @@
-/* Which CPUs this process may use: its affinity mask, and the quota of its control groups (version 2, or version 1's cpu controller). */
+/* Which CPUs this process may use: its affinity mask, and the quota of its control groups (version 2, or version 1's
+ * cpu controller). */
 #include <errno.h>
 #include <fcntl.h>
 #include <sched.h>

@@ -7,10 +7,12 @@
 
 #include "base/err.h"
 
-/* Opens a regular file for reading; anything else (directory, pipe, device) is refused without blocking. *fd is -1 on failure. */
+/* Opens a regular file for reading; anything else (directory, pipe, device) is refused without blocking. *fd is -1
+ * on failure. */
 ds_rc ds_file_open(int *fd, uint64_t *bytes, const char *path, ds_err *err);
 
-/* The whole content of a regular file of at most max_bytes, followed by a NUL that *n doesn't count; free() it. On failure *out is NULL. */
+/* The whole content of a regular file of at most max_bytes, followed by a NUL that *n doesn't count; free() it. On
+ * failure *out is NULL. */
 ds_rc ds_file_read(char **out, size_t *n, const char *path, size_t max_bytes, ds_err *err);
 
 /* Exactly n bytes at an offset; a file that ends earlier is DS_E_FORMAT. */

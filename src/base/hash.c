@@ -1,15 +1,15 @@
 /* Hashes.
  *
- * ds_hash64 folds 16 bytes a step: both halves of the 128-bit product of two words, each mixed with the state or a constant. Short inputs take
- * two overlapping loads, so that there is no loop over a tail. Both factors are masked with values made from the seed: a constant mask could
- * be cancelled by chosen input, which would zero the product and forget everything before. The constants are odd digits of sqrt(2), sqrt(3) and
- * sqrt(5). */
+ * ds_hash64 folds 16 bytes a step: both halves of the 128-bit product of two words, each mixed with the state or a
+ * constant. Short inputs take two overlapping loads, so that there is no loop over a tail. Both factors are masked
+ * with values made from the seed: a constant mask could be cancelled by chosen input, which would zero the product
+ * and forget everything before. The constants are odd digits of sqrt(2), sqrt(3) and sqrt(5). */
 #include "base/hash.h"
 
 #include <string.h>
 
-/* The calls on a context of the caller's: SHA256() in one go looks its algorithm up each time, with locks and the heap, which costs as much
- * as 500 bytes' hashing. */
+/* The calls on a context of the caller's: SHA256() in one go looks its algorithm up each time, with locks and the
+ * heap, which costs as much as 500 bytes' hashing. */
 #define OPENSSL_API_COMPAT 0x10100000L
 #include <openssl/sha.h>
 

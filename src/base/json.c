@@ -1,10 +1,11 @@
 /* The JSON reader.
  *
- * One pass, no recursion: open containers stand on a small stack. Texts are decoded into one block that is as long as the input, which is
- * always enough: an escape is longer than what it stands for, a string loses its quotes, and a number's NUL takes the place of the delimiter
- * behind it. Nodes come from chunks of doubling size.
+ * One pass, no recursion: open containers stand on a small stack. Texts are decoded into one block that is as long
+ * as the input, which is always enough: an escape is longer than what it stands for, a string loses its quotes, and
+ * a number's NUL takes the place of the delimiter behind it. Nodes come from chunks of doubling size.
  *
- * Duplicate keys are resolved when an object closes: pairwise in small objects, else through a hash table that all objects share. */
+ * Duplicate keys are resolved when an object closes: pairwise in small objects, else through a hash table that all
+ * objects share. */
 #include "base/json.h"
 
 #include <stdio.h>
@@ -189,8 +190,8 @@ static ds_rc refuse_utf8(const parser *p, size_t at)
     return refuse(p, at, "invalid UTF-8");
 }
 
-/* p->at stands on the opening quote. The text is decoded to p->out. The position is kept in registers: stores to the text could change *p for
- * all that the compiler knows. */
+/* p->at stands on the opening quote. The text is decoded to p->out. The position is kept in registers: stores to the
+ * text could change *p for all that the compiler knows. */
 static ds_rc read_string(parser *p, const char **text, uint32_t *text_len)
 {
     const char *const begin = p->s + p->at + 1, *const end = p->s + p->n, *s = begin;

@@ -58,9 +58,9 @@ static void step_up(decimal *d, int precision)
         d->n--;
 }
 
-/* The fewest digits that read back as x > 0, nearest to x among those. A normal double survives 15 digits if any shorter text does, so the
- * search starts there; a subnormal has fewer bits. Below a power of two doubles lie twice as dense as above, so there
- * the nearest decimal can miss while the next one up still reads back as x. */
+/* The fewest digits that read back as x > 0, nearest to x among those. A normal double survives 15 digits if any
+ * shorter text does, so the search starts there; a subnormal has fewer bits. Below a power of two doubles lie twice
+ * as dense as above, so there the nearest decimal can miss while the next one up still reads back as x. */
 static void shortest(decimal *d, double x)
 {
     int exp2;

@@ -1,6 +1,7 @@
 /* Overflow-checked sizes, aligned blocks and the step arena.
  *
- * Threads: an arena belongs to one thread.   Memory: ds_arena_init takes its block once; ds_arena_alloc never grows it. */
+ * Threads: an arena belongs to one thread.   Memory: ds_arena_init takes its block once; ds_arena_alloc never grows
+ * it. */
 #ifndef DS_BASE_MEM_H
 #define DS_BASE_MEM_H
 
@@ -14,10 +15,12 @@
 bool ds_size_mul(size_t *out, size_t a, size_t b);
 bool ds_size_add(size_t *out, size_t a, size_t b);
 
-/* Zeroed array of n elements of `size` bytes, 64-byte aligned; NULL on overflow or when the heap is exhausted. Free with free(). */
+/* Zeroed array of n elements of `size` bytes, 64-byte aligned; NULL on overflow or when the heap is exhausted. Free
+ * with free(). */
 void *ds_calloc_aligned(size_t n, size_t size);
 
-/* malloc for what is filled at once; NULL on overflow too. A large block is aligned for huge pages, since its first touch would else cost a page fault every 4 KiB. */
+/* malloc for what is filled at once; NULL on overflow too. A large block is aligned for huge pages, since its first
+ * touch would else cost a page fault every 4 KiB. */
 void *ds_malloc_large(size_t bytes);
 
 typedef struct {

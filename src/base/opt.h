@@ -1,9 +1,9 @@
 /* The option table: flags, --help and the reference page of a command come from one list.
  *
- * Each command has one static table. Parsing writes into the command's own options struct at `offset`. `--name value`, `--name=value`, `-h`,
- * `--help`; a flag takes no value, `--no-name` turns a DS_OPT_FLAG off; `--` ends options; of an option given twice the last one wins. A value that
- * is itself an option of the command needs the form with "=". An unknown option answers with the nearest name.
- * Threads: none of this has state. */
+ * Each command has one static table. Parsing writes into the command's own options struct at `offset`. `--name
+ * value`, `--name=value`, `-h`, `--help`; a flag takes no value, `--no-name` turns a DS_OPT_FLAG off; `--` ends
+ * options; of an option given twice the last one wins. A value that is itself an option of the command needs the
+ * form with "=". An unknown option answers with the nearest name. Threads: none of this has state. */
 #ifndef DS_BASE_OPT_H
 #define DS_BASE_OPT_H
 
@@ -53,9 +53,9 @@ typedef struct {
     const ds_opt *opts;
 } ds_opt_cmd;
 
-/* Fills defaults, then parses. *n_pos positional words are left in pos (borrowed; capacity max_pos; more is an error).
- * DS_E_ARG: the command line alone is wrong (exit 2). On --help it stops at once and sets *help: the caller prints the page. `given` (may be NULL) receives
- * one bool for each table entry: set by the user. */
+/* Fills defaults, then parses. *n_pos positional words are left in pos (borrowed; capacity max_pos; more is an
+ * error). DS_E_ARG: the command line alone is wrong (exit 2). On --help it stops at once and sets *help: the caller
+ * prints the page. `given` (may be NULL) receives one bool for each table entry: set by the user. */
 ds_rc ds_opt_parse(const ds_opt_cmd *cmd, void *dst, int argc, char **argv, const char **pos, size_t max_pos, size_t *n_pos, bool *given,
                    bool *help, ds_err *err);
 
@@ -67,8 +67,9 @@ typedef struct {
     size_t n;
 } ds_opt_words;
 
-/* Lines `name = value` (a flag: true or false), empty lines, and lines that begin with '#'. What is wrong is said with label and line.
- * scratch: an options struct of the command, left in no particular state. DS_E_FORMAT, DS_E_NOMEM; then *out is empty. */
+/* Lines `name = value` (a flag: true or false), empty lines, and lines that begin with '#'. What is wrong is said
+ * with label and line. scratch: an options struct of the command, left in no particular state. DS_E_FORMAT,
+ * DS_E_NOMEM; then *out is empty. */
 ds_rc ds_opt_config(const ds_opt_cmd *cmd, void *scratch, const char *text, size_t n, const char *label, ds_opt_words *out, ds_err *err);
 void ds_opt_words_free(ds_opt_words *w);
 /* All options as they are in `src`, in the form that ds_opt_config reads; what has no value is a comment. */

@@ -1,11 +1,12 @@
 /* The team of threads.
  *
- * A job is published by raising `epoch`; members wait for it to differ from the last one they saw. The last member to finish brings `left` to 0,
- * which the caller waits for. Either side spins first and then sleeps on the futex of the word it waits for.
+ * A job is published by raising `epoch`; members wait for it to differ from the last one they saw. The last member
+ * to finish brings `left` to 0, which the caller waits for. Either side spins first and then sleeps on the futex of
+ * the word it waits for.
  *
- * No wake-up is lost: who goes to sleep first announces it (`sleepers`, `owner_sleeps`) and then looks at the word again, in the kernel,
- * atomically with going to sleep; who changes the word looks at the announcement after the change. All four are sequentially consistent, so at
- * least one of the two sees the other. */
+ * No wake-up is lost: who goes to sleep first announces it (`sleepers`, `owner_sleeps`) and then looks at the word
+ * again, in the kernel, atomically with going to sleep; who changes the word looks at the announcement after the
+ * change. All four are sequentially consistent, so at least one of the two sees the other. */
 #include "base/pool.h"
 
 #include <assert.h>
@@ -72,9 +73,9 @@ static void futex_wake(atomic_uint *word, int n)
     syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, n, NULL, NULL, 0);
 }
 
-/* Spins until *word differs from `value` (when `differs`) or equals it; false when the time is over. Acquires what was released with it. After
- * a few microseconds it offers the CPU between looks: the one we wait for may be queued behind us on this very CPU, when others keep the rest of
- * the machine busy. */
+/* Spins until *word differs from `value` (when `differs`) or equals it; false when the time is over. Acquires what
+ * was released with it. After a few microseconds it offers the CPU between looks: the one we wait for may be queued
+ * behind us on this very CPU, when others keep the rest of the machine busy. */
 static bool spin(atomic_uint *word, unsigned value, bool differs, uint64_t spin_ns)
 {
     uint64_t start, waited = 0;

@@ -1,9 +1,9 @@
 /* A team of threads that runs one job at a time on all its members, for kernels.
  *
- * ds_pool_run() hands `fn` to every member, the caller being member 0, and returns when all are done. Members spin for spin_us after a job and
- * then sleep on a futex; after the first 1.5 us of spinning they offer their CPU to others between looks. Back-to-back jobs cost under 3 us when
- * each member has a CPU, about 7 us when two have to share one; an idle pool costs nothing. Everything that a member wrote is visible
- * to the caller afterwards.
+ * ds_pool_run() hands `fn` to every member, the caller being member 0, and returns when all are done. Members spin
+ * for spin_us after a job and then sleep on a futex; after the first 1.5 us of spinning they offer their CPU to
+ * others between looks. Back-to-back jobs cost under 3 us when each member has a CPU, about 7 us when two have to
+ * share one; an idle pool costs nothing. Everything that a member wrote is visible to the caller afterwards.
  * Threads: ds_pool_run from one thread at a time (the owner's).   Memory: all taken in create(). */
 #ifndef DS_BASE_POOL_H
 #define DS_BASE_POOL_H

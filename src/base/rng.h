@@ -1,7 +1,7 @@
 /* Counter-based random numbers: Philox 4x32-10 (Salmon et al., SC 2011).
  *
- * A number is a pure function of (seed, stream, index): a request that owns a stream draws the same numbers whatever else runs, in any
- * order, on any thread. Nothing is stored. */
+ * A number is a pure function of (seed, stream, index): a request that owns a stream draws the same numbers whatever
+ * else runs, in any order, on any thread. Nothing is stored. */
 #ifndef DS_BASE_RNG_H
 #define DS_BASE_RNG_H
 

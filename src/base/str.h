@@ -13,7 +13,8 @@ bool ds_str_is(ds_str s, const char *word);
 bool ds_str_starts(ds_str s, const char *prefix);
 /* Text of a JSON string; absent for anything else, NULL too. Valid as long as the document. */
 ds_str ds_json_str_of(const ds_json *v);
-/* For a message: the text quoted, control characters escaped, cut after 40 bytes. Returns buf, which has cap >= 80 bytes. */
+/* For a message: the text quoted, control characters escaped, cut after 40 bytes. Returns buf, which has cap >= 80
+ * bytes. */
 const char *ds_str_word(char *buf, size_t cap, ds_str s);
 
 #endif

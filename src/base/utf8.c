@@ -1,8 +1,8 @@
 /* Validation of whole texts, without a branch on the kind of character.
  *
- * The automaton's state is a bit offset (a multiple of 6) into a 64-bit row; the row of a byte's class holds, at the offset of each state, the
- * next one. A step is a load that doesn't depend on the state, and a shift that does. ERROR is offset 0 and stays there, for the
- * low bits of every row are 0. */
+ * The automaton's state is a bit offset (a multiple of 6) into a 64-bit row; the row of a byte's class holds, at the
+ * offset of each state, the next one. A step is a load that doesn't depend on the state, and a shift that does.
+ * ERROR is offset 0 and stays there, for the low bits of every row are 0. */
 #include "base/utf8.h"
 
 #include <string.h>

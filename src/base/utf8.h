@@ -47,8 +47,9 @@ static inline size_t ds_utf8_decode(const char *s, size_t n, uint32_t *cp)
     return len;
 }
 
-/* Where ds_utf8_decode gives 0: bytes (1..3) of the longest piece that could have begun a character. Each such piece becomes one U+FFFD, as
- * Unicode recommends and Python's errors="replace" does. n > 0. *cut: more bytes could still complete the piece (it ends with the text). */
+/* Where ds_utf8_decode gives 0: bytes (1..3) of the longest piece that could have begun a character. Each such piece
+ * becomes one U+FFFD, as Unicode recommends and Python's errors="replace" does. n > 0. *cut: more bytes could still
+ * complete the piece (it ends with the text). */
 static inline size_t ds_utf8_bad(const char *s, size_t n, bool *cut)
 {
     const unsigned char *p = (const unsigned char *)s;

@@ -1,8 +1,8 @@
 /* Subcommands of the deepserve binary.
  *
- * main() finds the command and calls it with argv starting at the command's name. A command returns the exit status: 0 done, 1 failed, 2 wrong
- * use. Results go to standard output, everything else to standard error; a failed command has written nothing to standard output. Only this
- * folder reads the environment, prints or exits. */
+ * main() finds the command and calls it with argv starting at the command's name. A command returns the exit status:
+ * 0 done, 1 failed, 2 wrong use. Results go to standard output, everything else to standard error; a failed command
+ * has written nothing to standard output. Only this folder reads the environment, prints or exits. */
 #ifndef DS_CLI_CLI_H
 #define DS_CLI_CLI_H
 
@@ -36,8 +36,8 @@ ds_cmd_fn ds_cmd_serve;
 ds_cmd_fn ds_cmd_synth;
 ds_cmd_fn ds_cmd_tokenize;
 
-/* Parses; on --help or wrong use prints and returns the exit status to leave with, else -1. No positional words are allowed.
- * A table with DS_CLI_OPT_CONFIG takes options from a file too, and prints those in effect. */
+/* Parses; on --help or wrong use prints and returns the exit status to leave with, else -1. No positional words are
+ * allowed. A table with DS_CLI_OPT_CONFIG takes options from a file too, and prints those in effect. */
 #define DS_CLI_OPT_CONFIG(path_offset, dump_offset)                                                                                       \
     { .name = "config",                                                                                                                   \
       .type = DS_OPT_STR,                                                                                                                 \

@@ -1,8 +1,8 @@
 /* deepserve bench serve: load on the engine, without HTTP around it.
  *
- * Every case prints what a user would feel (throughput, time to first token, time between tokens) and where the time went. Load is
- * open-loop where it is an arrival process: a request is added at its time however slow the engine is, and its time to first token counts
- * from there. */
+ * Every case prints what a user would feel (throughput, time to first token, time between tokens) and where the time
+ * went. Load is open-loop where it is an arrival process: a request is added at its time however slow the engine is,
+ * and its time to first token counts from there. */
 #include "cli/cli.h"
 
 #include <inttypes.h>
@@ -124,7 +124,7 @@ static const ds_opt_cmd command = {
     .opts = table,
 };
 
-/* ---- results ------------------------------------------------------------------------------------------------------------------------- */
+/* ---- results ----------------------------------------------------------------------------------------------------- */
 
 typedef struct {
     char name[32];
@@ -189,7 +189,7 @@ typedef struct {
     uint32_t vocab, context;
 } bench;
 
-/* ---- load ---------------------------------------------------------------------------------------------------------------------------- */
+/* ---- load -------------------------------------------------------------------------------------------------------- */
 
 typedef struct {
     uint64_t at_us; /* arrival, from the begin */
@@ -342,7 +342,7 @@ static void put_load(result *r, ds_engine *e, const arrival *a, uint32_t n, reco
     free(ttft);
 }
 
-/* ---- cases --------------------------------------------------------------------------------------------------------------------------- */
+/* ---- cases ------------------------------------------------------------------------------------------------------- */
 
 /* The loop's own time: a device that does nothing, sequences of 256 blocks. */
 static ds_rc case_host(const bench *b, uint32_t n, ds_err *err)

@@ -64,7 +64,8 @@ static const ds_opt_cmd command = {
     .opts = table,
 };
 
-/* The conversation is kept as the body of a chat request: what the model sees is exactly what an API client would get. */
+/* The conversation is kept as the body of a chat request: what the model sees is exactly what an API client would
+ * get. */
 typedef struct {
     const options *o;
     ds_cli_gen g;
@@ -279,8 +280,8 @@ static void print_commands(void)
           stderr);
 }
 
-/* A line that is a slash and a word, alone or in front of a space, is meant for us; in front of a slash or a point it is a path, and so a message.
- * False: it is a message. A space in front makes one of anything. */
+/* A line that is a slash and a word, alone or in front of a space, is meant for us; in front of a slash or a point
+ * it is a path, and so a message. False: it is a message. A space in front makes one of anything. */
 static bool slash_command(chat *c, const char *line, bool *quit)
 {
     size_t n = line[0] == '/' ? 1 + strspn(line + 1, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_-") : 0;

@@ -56,7 +56,8 @@ static uint64_t available_bytes(void)
     return kib * 1024;
 }
 
-/* Everything that must be resident: what a run takes, and the weights but for the Engram tables, of which a step touches a few rows. */
+/* Everything that must be resident: what a run takes, and the weights but for the Engram tables, of which a step
+ * touches a few rows. */
 static uint64_t bytes_for(const ds_model *m, const ds_runner_opts *o, uint64_t weights, ds_runner_size *size)
 {
     return ds_runner_bytes(m, o, size) && size->total <= UINT64_MAX - weights ? size->total + weights : UINT64_MAX;

@@ -62,7 +62,8 @@ typedef struct {
     bool fetch;
 } renderer;
 
-/* All pictures that come with the request are decoded, as the server would, but only for their size. Addresses are fetched when asked. */
+/* All pictures that come with the request are decoded, as the server would, but only for their size. Addresses are
+ * fetched when asked. */
 static ds_rc size_images(renderer *c, ds_request *r, ds_api_error *refusal, ds_err *err)
 {
     uint32_t n = ds_request_info(r)->n_images;

@@ -193,8 +193,8 @@ static uint32_t share(int64_t v, const options *o)
     return (uint32_t)((v + o->engines - 1) / o->engines);
 }
 
-/* The plan of each engine. Without a wish: the engine's own number of blocks where that fits, else all of the memory that may be taken, else a smaller
- * context. */
+/* The plan of each engine. Without a wish: the engine's own number of blocks where that fits, else all of the memory
+ * that may be taken, else a smaller context. */
 static ds_rc fit_memory(ds_engine_opts *eo, const ds_model *m, const options *o, ds_err *err)
 {
     ds_gen_plan plan;

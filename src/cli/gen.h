@@ -1,4 +1,5 @@
-/* What generate and chat share: the options, an opened model with its tokenizer and generator, and output text with stop strings. */
+/* What generate and chat share: the options, an opened model with its tokenizer and generator, and output text with
+ * stop strings. */
 #ifndef DS_CLI_GEN_H
 #define DS_CLI_GEN_H
 
@@ -68,11 +69,13 @@ typedef struct {
 
 /* The value of --speculate: auto, off or a number. -1, or after a message about anything else the exit status. */
 int ds_cli_speculate(int *out, const char *word, const char *command);
-/* Opens all of it and starts the engine, for `parallel` sequences at a time. A context of 0 becomes the model's limit, or less where memory is short (said on standard error). On failure nothing is held. */
+/* Opens all of it and starts the engine, for `parallel` sequences at a time. A context of 0 becomes the model's
+ * limit, or less where memory is short (said on standard error). On failure nothing is held. */
 ds_rc ds_cli_gen_open(ds_cli_gen *g, const ds_cli_gen_opts *o, int speculate, uint32_t parallel, ds_err *err);
 void ds_cli_gen_close(ds_cli_gen *g);
 
-/* An event of the request, or NULL every now and then while nothing happens. False cancels it; its events go on to the end. */
+/* An event of the request, or NULL every now and then while nothing happens. False cancels it; its events go on to
+ * the end. */
 typedef bool ds_cli_event_fn(void *ctx, const ds_event *ev);
 /* One request to its end. DS_E_FORMAT: the model failed. */
 ds_rc ds_cli_gen_run(ds_cli_gen *g, const ds_gen_request *q, ds_cli_event_fn *fn, void *ctx, ds_err *err);
@@ -97,7 +100,8 @@ bool ds_cli_text_push(ds_cli_text *t, int32_t id);
 /* Bytes of text that can't become part of a stop string any more. */
 size_t ds_cli_text_safe(const ds_cli_text *t);
 
-/* SIGINT and SIGTERM set a flag; a second one ends the program at once. Returns the number of the signal that came, 0 if none. */
+/* SIGINT and SIGTERM set a flag; a second one ends the program at once. Returns the number of the signal that came,
+ * 0 if none. */
 void ds_cli_signals_catch(void);
 void ds_cli_signals_end(void); /* until then: they end the program with their status, before there is any result */
 int ds_cli_signal(void);

@@ -30,9 +30,11 @@ typedef struct {
 ds_rc ds_cli_request_init(ds_cli_request *q, const ds_cli_gen_opts *o, uint64_t line, ds_err *err);
 /* Raw text: the begin-of-sentence id, then the text's ids. */
 ds_rc ds_cli_request_text(ds_cli_request *q, ds_cli_gen *g, const char *text, size_t n, ds_err *err);
-/* One line of JSONL: {"prompt": …}, {"tokens": […]} or a chat request; its own values win over those of the options. The line isn't needed afterwards. */
+/* One line of JSONL: {"prompt": …}, {"tokens": […]} or a chat request; its own values win over those of the options.
+ * The line isn't needed afterwards. */
 ds_rc ds_cli_request_json(ds_cli_request *q, ds_cli_gen *g, const char *line, size_t n, ds_err *err);
-/* Gets the pictures of q->chat, widens their placeholders in q->ids and embeds them. What can't be shown is DS_E_FORMAT. */
+/* Gets the pictures of q->chat, widens their placeholders in q->ids and embeds them. What can't be shown is
+ * DS_E_FORMAT. */
 ds_rc ds_cli_request_images(ds_cli_request *q, ds_cli_gen *g, ds_err *err);
 /* The same for the engine. The two lists receive the stop strings; borrowed like everything else. */
 enum { DS_CLI_MAX_STOPS = 16, DS_CLI_MAX_STOP_BYTES = 256 };

@@ -9,7 +9,8 @@
 #include "cli/gen.h"
 #include "base/file.h"
 
-/* Signals are let in while it waits and at no other time, so none can come between the look at the flag and the wait. */
+/* Signals are let in while it waits and at no other time, so none can come between the look at the flag and the
+ * wait. */
 static void fill(ds_cli_input *in)
 {
     struct pollfd p = { .fd = in->fd, .events = POLLIN };

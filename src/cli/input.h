@@ -1,4 +1,5 @@
-/* Bytes and lines from a file or a pipe, for --input and chat. A signal that ds_cli_signals_catch() notes also ends a wait for more. */
+/* Bytes and lines from a file or a pipe, for --input and chat. A signal that ds_cli_signals_catch() notes also ends
+ * a wait for more. */
 #ifndef DS_CLI_INPUT_H
 #define DS_CLI_INPUT_H
 
@@ -25,8 +26,9 @@ typedef struct {
 /* The next byte; -1 at the end, on an error, and when a signal came. */
 int ds_cli_input_byte(ds_cli_input *in);
 
-/* The next line without its line feed; *bytes is its length, of which at most DS_CLI_LINE_MAX_BYTES are kept. False: there is none (*rc stays
- * DS_OK), it can't be read (DS_E_IO, DS_E_FORMAT, DS_E_NOMEM; the message begins with `name`), or a signal came (DS_E_CANCELED). */
+/* The next line without its line feed; *bytes is its length, of which at most DS_CLI_LINE_MAX_BYTES are kept. False:
+ * there is none (*rc stays DS_OK), it can't be read (DS_E_IO, DS_E_FORMAT, DS_E_NOMEM; the message begins with
+ * `name`), or a signal came (DS_E_CANCELED). */
 bool ds_cli_input_line(ds_cli_input *in, const char *name, ds_buf *line, uint64_t *bytes, ds_rc *rc, ds_err *err);
 
 #endif

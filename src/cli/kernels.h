@@ -1,4 +1,5 @@
-/* The choice of an instruction set, for every command that runs kernels: the words of the option and what ds_kern_init takes for each. */
+/* The choice of an instruction set, for every command that runs kernels: the words of the option and what
+ * ds_kern_init takes for each. */
 #ifndef DS_CLI_KERNELS_H
 #define DS_CLI_KERNELS_H
 

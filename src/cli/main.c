@@ -101,7 +101,8 @@ static int dispatch(int argc, char **argv)
     return unknown_command(argv[0]);
 }
 
-/* A standard stream that came closed is held by something that can't be used in its direction, so that no file of ours takes its number. */
+/* A standard stream that came closed is held by something that can't be used in its direction, so that no file of
+ * ours takes its number. */
 static void hold_standard_streams(void)
 {
     for (int fd = 0; fd < 3; fd++)

@@ -1,4 +1,5 @@
-/* Rows of option tables that several commands have, so that a name means the same everywhere. `at` is offsetof(options, member). */
+/* Rows of option tables that several commands have, so that a name means the same everywhere. `at` is
+ * offsetof(options, member). */
 #ifndef DS_CLI_OPTIONS_H
 #define DS_CLI_OPTIONS_H
 

@@ -1,9 +1,9 @@
 /* Recorded model outputs, for protocol tests: an engine without a model that answers with them.
  *
- * The file is JSON lines. Each is one answer: {"text":"…"} with the model's output as it is, markers like </think> included; optionally "when":"…", a text that the
- * request's body must contain (in its JSON form), and "repeat":true. A request gets the first line that fits and wasn't used; lines with "repeat" are never used up.
- * Without one that fits the output is empty.
- * Threads: choose from one thread; a chosen answer is constant. */
+ * The file is JSON lines. Each is one answer: {"text":"…"} with the model's output as it is, markers like </think>
+ * included; optionally "when":"…", a text that the request's body must contain (in its JSON form), and
+ * "repeat":true. A request gets the first line that fits and wasn't used; lines with "repeat" are never used up.
+ * Without one that fits the output is empty. Threads: choose from one thread; a chosen answer is constant. */
 #ifndef DS_CLI_REPLAY_H
 #define DS_CLI_REPLAY_H
 

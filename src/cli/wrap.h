@@ -1,8 +1,9 @@
 /* Text for a terminal as it comes: words go to the next line whole, and nothing in it commands the terminal.
  *
- * A word is held back until its end is known; ds_wrap_end() shows what is left. Wide characters (CJK) are words of their own. Fenced code and tables are
- * not wrapped: what is copied from the screen is what the model wrote. Control characters but line feed and tab become U+FFFD, so that an answer
- * can't move the cursor or set a title. Needs a UTF-8 LC_CTYPE for the width of characters.   Threads: one.   Memory: a word, at most 4 KiB. */
+ * A word is held back until its end is known; ds_wrap_end() shows what is left. Wide characters (CJK) are words of
+ * their own. Fenced code and tables are not wrapped: what is copied from the screen is what the model wrote. Control
+ * characters but line feed and tab become U+FFFD, so that an answer can't move the cursor or set a title. Needs a
+ * UTF-8 LC_CTYPE for the width of characters.   Threads: one.   Memory: a word, at most 4 KiB. */
 #ifndef DS_CLI_WRAP_H
 #define DS_CLI_WRAP_H
 

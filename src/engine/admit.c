@@ -5,10 +5,11 @@
 #include "engine/engine_internal.h"
 #include "policy/queue.h"
 
-/* Where a replay would do, a prompt is cut for the sake of a saved state only if it's long enough for a step more not to matter. */
+/* Where a replay would do, a prompt is cut for the sake of a saved state only if it's long enough for a step more
+ * not to matter. */
 enum { WORTH_A_CUT = 1024 };
 
-/* ---- waiting lists ------------------------------------------------------------------------------------------------------------------- */
+/* ---- waiting lists ----------------------------------------------------------------------------------------------- */
 
 void ds_eng_enqueue(ds_eng_loop *e, ds_eng_sample *s)
 {
@@ -47,7 +48,7 @@ void ds_eng_dequeue(ds_eng_loop *e, ds_eng_sample *s)
     e->n_waiting--;
 }
 
-/* ---- giving back --------------------------------------------------------------------------------------------------------------------- */
+/* ---- giving back ------------------------------------------------------------------------------------------------- */
 
 static void release_blocks(ds_eng_loop *e, ds_eng_sample *s)
 {
@@ -144,7 +145,7 @@ void ds_eng_settle(ds_eng_loop *e, ds_eng_step *st)
     }
 }
 
-/* ---- preemption ---------------------------------------------------------------------------------------------------------------------- */
+/* ---- preemption -------------------------------------------------------------------------------------------------- */
 
 /* Is a to be sent away rather than b? */
 static bool worse(const ds_eng_sample *a, const ds_eng_sample *b)
@@ -212,8 +213,8 @@ bool ds_eng_make_room(ds_eng_loop *e, const ds_eng_sample *for_whom)
     return w != for_whom && ds_blocks_available(&e->blocks) > 0;
 }
 
-/* A seat for somebody of a better priority than a running one. Who was admitted has at least one token before it is sent away again, so
- * that seats don't change hands without end; and what it won by waiting stays won. */
+/* A seat for somebody of a better priority than a running one. Who was admitted has at least one token before it is
+ * sent away again, so that seats don't change hands without end; and what it won by waiting stays won. */
 static void preempt_for(ds_eng_loop *e, const ds_eng_sample *head)
 {
     ds_eng_sample *w = NULL;
@@ -231,7 +232,7 @@ static void preempt_for(ds_eng_loop *e, const ds_eng_sample *head)
         send_away(e, w, THEN_PARK);
 }
 
-/* ---- prefix hits --------------------------------------------------------------------------------------------------------------------- */
+/* ---- prefix hits ------------------------------------------------------------------------------------------------- */
 
 typedef struct {
     ds_eng_hit kind;
@@ -256,7 +257,8 @@ static uint32_t host_block(ds_eng_loop *e, const ds_eng_sample *s, uint32_t i, b
     return h != NONE && exact && e->host_blocks.approx[h] ? NONE : h;
 }
 
-/* Whether a saved state at position P, with decoder windows from dec_start on, serves a sequence that goes on there to `goal`. */
+/* Whether a saved state at position P, with decoder windows from dec_start on, serves a sequence that goes on there
+ * to `goal`. */
 static bool state_serves(const ds_eng_loop *e, const ds_eng_sample *s, uint32_t dec_start, uint32_t P)
 {
     if (e->o->mode == DS_ENGINE_EXACT)
@@ -266,9 +268,10 @@ static bool state_serves(const ds_eng_loop *e, const ds_eng_sample *s, uint32_t 
     return P >= s->req->n_prompt && dec_start == s->dev.dec_start;
 }
 
-/* New requests leave hit_margin tokens to compute. One that comes back after preemption goes on from any state of its own text, and never
- * by a replay that it didn't begin with: its bits stay what they were. For the same reason one whose bits are those of a cold run passes over
- * what rests on a replay; a reproducible one does so from the start. */
+/* New requests leave hit_margin tokens to compute. One that comes back after preemption goes on from any state of
+ * its own text, and never by a replay that it didn't begin with: its bits stay what they were. For the same reason
+ * one whose bits are those of a cold run passes over what rests on a replay; a reproducible one does so from the
+ * start. */
 static found find_hit(ds_eng_loop *e, ds_eng_sample *s, uint64_t now_us)
 {
     found f = { .state = NONE };
@@ -348,7 +351,7 @@ static bool prefix_is_coming(ds_eng_loop *e, const ds_eng_sample *s, const found
     return false;
 }
 
-/* ---- admission ----------------------------------------------------------------------------------------------------------------------- */
+/* ---- admission --------------------------------------------------------------------------------------------------- */
 
 typedef enum { ADMITTED, NOT_YET, NO_MEMORY } verdict;
 
@@ -475,9 +478,10 @@ static void unpin_state(ds_eng_loop *e, const found *f)
         ds_states_unpin(&e->states, f->state);
 }
 
-/* References to the blocks found on the device, and blocks for those in host memory with operations that bring them back; these are found
- * by others from now on, for whoever reads them does so behind the operations. All that was found is held before the first block is taken,
- * since taking one may send another to host memory and that one's buffer may be the least recently used. */
+/* References to the blocks found on the device, and blocks for those in host memory with operations that bring them
+ * back; these are found by others from now on, for whoever reads them does so behind the operations. All that was
+ * found is held before the first block is taken, since taking one may send another to host memory and that one's
+ * buffer may be the least recently used. */
 static void take_hits(ds_eng_loop *e, ds_eng_step *st, ds_eng_sample *s, uint32_t hits, bool exact)
 {
     for (uint32_t i = 0; i < hits; i++) {

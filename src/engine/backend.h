@@ -1,13 +1,14 @@
 /* What the engine's loop asks of a device.
  *
- * The loop hands over steps; the device runs them strictly in order, at most DS_DEV_DEPTH of them handed over and not yet waited for.
- * Whatever depends on what an earlier step accepted is resolved on the device: it keeps a live record for each slot (position, the token
- * that stands there, whether the text has ended), so that the loop can plan step N+1 while N runs. A step is: its operations in order,
- * then its rows.
+ * The loop hands over steps; the device runs them strictly in order, at most DS_DEV_DEPTH of them handed over and
+ * not yet waited for. Whatever depends on what an earlier step accepted is resolved on the device: it keeps a live
+ * record for each slot (position, the token that stands there, whether the text has ended), so that the loop can
+ * plan step N+1 while N runs. A step is: its operations in order, then its rows.
  *
- * Memory: the loop owns steps and results, and neither touches a step that is on the device nor frees, reuses or changes anything that
- * its rows point to before that step has been waited for. Tables of blocks may grow behind the n_blocks that a row names.
- * Threads: submit and wait from the loop's thread. `stopped` of a sample may be set at any time. */
+ * Memory: the loop owns steps and results, and neither touches a step that is on the device nor frees, reuses or
+ * changes anything that its rows point to before that step has been waited for. Tables of blocks may grow behind the
+ * n_blocks that a row names. Threads: submit and wait from the loop's thread. `stopped` of a sample may be set at
+ * any time. */
 #ifndef DS_ENGINE_BACKEND_H
 #define DS_ENGINE_BACKEND_H
 
@@ -150,12 +151,13 @@ ds_rc ds_backend_null_create(ds_backend **out, const ds_engine_stub *o, const ds
 void ds_backend_null_bytes(const ds_engine_stub *o, uint64_t *block_bytes, uint64_t *slot_bytes);
 /* With `verify`: the first thing that was read and wasn't what it should be; NULL: none. */
 const char *ds_backend_null_fault(const ds_backend *b);
-/* The token that the null backend draws behind a prefix: for tests that compute a text on their own. `h` starts at 0 and is folded over
- * all tokens in front. */
+/* The token that the null backend draws behind a prefix: for tests that compute a text on their own. `h` starts at 0
+ * and is folded over all tokens in front. */
 uint64_t ds_backend_null_fold(uint64_t h, int32_t token);
 int32_t ds_backend_null_token(uint64_t h, uint64_t seed, uint32_t vocab);
 
-/* Test hook: called on the device's thread with the drafts of a sample that stand behind its output token `index`; it may change them. */
+/* Test hook: called on the device's thread with the drafts of a sample that stand behind its output token `index`;
+ * it may change them. */
 typedef void ds_draft_hook(void *ctx, uint64_t cookie, uint32_t sample, uint32_t index, int32_t *drafts, uint32_t n);
 void ds_backend_cpu_hook(ds_backend *b, ds_draft_hook *fn, void *ctx); /* while nothing is in flight */
 

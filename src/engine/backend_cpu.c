@@ -1,9 +1,9 @@
 /* A model on its device: a thread that owns a runner, and runs steps in the order in which they come.
  *
  * A step: operations; drafts for the sequences that verify some; one pass through the model; draws; copies of
- * states. Drafts are kept when they equal the draw at their place. Each output position has one draw from the target distribution, a pure
- * function of the sample's seed and the position: what was drafted only decides how many draws a step gives, so the target distribution
- * holds trivially, and a text has the same tokens with and without drafts. */
+ * states. Drafts are kept when they equal the draw at their place. Each output position has one draw from the target
+ * distribution, a pure function of the sample's seed and the position: what was drafted only decides how many draws
+ * a step gives, so the target distribution holds trivially, and a text has the same tokens with and without drafts. */
 #include <assert.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -92,7 +92,7 @@ bool ds_backend_cpu_bytes(const ds_model *m, const ds_backend_size *size, ds_run
     return ds_runner_bytes(m, &o, out);
 }
 
-/* ---- operations ---------------------------------------------------------------------------------------------------------------------- */
+/* ---- operations -------------------------------------------------------------------------------------------------- */
 
 static void copy_slot(cpu_dev *d, uint32_t src, uint32_t dst)
 {
@@ -130,7 +130,7 @@ static void run_op(cpu_dev *d, const ds_dev_op *op)
     }
 }
 
-/* ---- drafts -------------------------------------------------------------------------------------------------------------------------- */
+/* ---- drafts ------------------------------------------------------------------------------------------------------ */
 
 /* The drafts of all sequences together stay within the step's rows: the least likely ends go first. */
 static void cut_to_budget(cpu_dev *d, uint32_t budget, float least_chance)
@@ -199,7 +199,7 @@ static void make_drafts(cpu_dev *d, ds_dev_step *s)
     s->draft_ns = ds_now_ns() - begin;
 }
 
-/* ---- draws --------------------------------------------------------------------------------------------------------------------------- */
+/* ---- draws ------------------------------------------------------------------------------------------------------- */
 
 /* Where the first row that is drawn from stands. */
 static uint32_t first_draw_pos(const ds_dev_rows *r, const job *j)
@@ -252,7 +252,8 @@ static void take_draws(cpu_dev *d, job *j, const ds_drawn *drawn, const ds_logpr
         j->to_draw = 0;
 }
 
-/* Log-probabilities of the prompt's tokens, each from the row in front of it. Rare, and so done by the host, on copies. */
+/* Log-probabilities of the prompt's tokens, each from the row in front of it. Rare, and so done by the host, on
+ * copies. */
 static ds_rc score_prompt(cpu_dev *d, const ds_dev_rows *r, uint32_t first)
 {
     ds_dev_sample *s = r->sample;
@@ -322,7 +323,7 @@ static void draw(cpu_dev *d, job *jobs, uint32_t n_jobs)
     }
 }
 
-/* ---- a step -------------------------------------------------------------------------------------------------------------------------- */
+/* ---- a step ------------------------------------------------------------------------------------------------------ */
 
 static ds_seq rows_of(const cpu_dev *d, const job *j)
 {
@@ -460,7 +461,7 @@ static void run_step(cpu_dev *d, ds_dev_step *s)
     s->run_ns = d->ended_ns - begin;
 }
 
-/* ---- the thread ---------------------------------------------------------------------------------------------------------------------- */
+/* ---- the thread -------------------------------------------------------------------------------------------------- */
 
 static void *device(void *arg)
 {

@@ -1,9 +1,9 @@
 /* A device without mathematics: tokens from a hash of everything in front of them, accepted counts from a seed.
  *
- * It runs a step when it is waited for, which is as late as a real device could be seen to. With `verify` it keeps, in place of KV
- * entries, the hash of the prefix that each was made from, and in place of window state where it begins and ends; every read of a row is
- * then checked: a block that was given away too early, a wrong hit, a missing copy or a stale state shows as a fault, and as a wrong
- * text. */
+ * It runs a step when it is waited for, which is as late as a real device could be seen to. With `verify` it keeps,
+ * in place of KV entries, the hash of the prefix that each was made from, and in place of window state where it
+ * begins and ends; every read of a row is then checked: a block that was given away too early, a wrong hit, a
+ * missing copy or a stale state shows as a fault, and as a wrong text. */
 #include <assert.h>
 #include <stdarg.h>
 #include <stdio.h>

@@ -1,12 +1,13 @@
 /* Block manager: which KV blocks are free, in use, shared, cached.
  *
- * A block holds 128 tokens of every layer's compressed KV; the bytes are the device's. A block is in one of three states:
+ * A block holds 128 tokens of every layer's compressed KV; the bytes are the device's. A block is in one of three
+ * states:
  *   used    referenced by ref > 0 sequences (or waiting copies); with a key when it is published
  *   cached  ref = 0, with a key: found by it, and the first to go are those left longest ago
  *   free    ref = 0, without a key
- * A block is approximate when its bytes rest on a replay: they aren't what computing the whole prefix gives. An exact one takes its key over.
- * Invariant: used + cached + free = n; a key leads to one block; only blocks whose 128 tokens are all committed have keys.
- * Threads: the loop's; nothing here locks.   Memory: all taken in init(). */
+ * A block is approximate when its bytes rest on a replay: they aren't what computing the whole prefix gives. An
+ * exact one takes its key over. Invariant: used + cached + free = n; a key leads to one block; only blocks whose 128
+ * tokens are all committed have keys. Threads: the loop's; nothing here locks.   Memory: all taken in init(). */
 #ifndef DS_ENGINE_BLOCKS_H
 #define DS_ENGINE_BLOCKS_H
 
@@ -34,11 +35,11 @@ static inline uint32_t ds_blocks_next(const ds_blocks *b)
     return b->next[b->n] == b->n ? UINT32_MAX : b->next[b->n];
 }
 void ds_blocks_ref(ds_blocks *b, uint32_t block);
-/* The last reference makes it cached (when it has a key) or free. Release a sequence's blocks from the last to the first: leaves then go
- * before their parents. */
+/* The last reference makes it cached (when it has a key) or free. Release a sequence's blocks from the last to the
+ * first: leaves then go before their parents. */
 void ds_blocks_unref(ds_blocks *b, uint32_t block);
-/* Gives a used block its key; false: another block has it already, this one stays private. An exact block takes the key of an approximate
- * one, which then has none. */
+/* Gives a used block its key; false: another block has it already, this one stays private. An exact block takes the
+ * key of an approximate one, which then has none. */
 bool ds_blocks_publish(ds_blocks *b, uint32_t block, const ds_key *k, bool approx);
 uint32_t ds_blocks_find(const ds_blocks *b, const ds_key *k); /* no reference is taken; UINT32_MAX: none */
 static inline uint32_t ds_blocks_available(const ds_blocks *b)

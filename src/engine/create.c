@@ -98,7 +98,7 @@ static ds_backend_size sizes(const ds_engine_opts *o, const ds_gen_plan *p)
     };
 }
 
-/* ---- the plan ------------------------------------------------------------------------------------------------------------------------ */
+/* ---- the plan ---------------------------------------------------------------------------------------------------- */
 
 /* Host memory for what leaves the device: one state for so many blocks, since a state is what a hit goes on from. */
 enum { BLOCKS_A_STATE = 16, MAX_HOST_BLOCKS = 1 << 28 };
@@ -262,7 +262,7 @@ ds_rc ds_engine_plan_of(const ds_engine *e, ds_gen_plan *out)
     return DS_OK;
 }
 
-/* ---- tables -------------------------------------------------------------------------------------------------------------------------- */
+/* ---- tables ------------------------------------------------------------------------------------------------------ */
 
 static ds_rc take_step(ds_eng_step *st, const ds_engine_opts *o, ds_err *err)
 {

@@ -1,5 +1,6 @@
-/* Inside of the engine: requests, samples, steps in flight, and who touches what. An engine is a mailbox (mail.h), which clients' threads
- * and the loop share, and the loop's own tables (ds_eng_loop), which admit, sched and finish work on and which no lock guards.
+/* Inside of the engine: requests, samples, steps in flight, and who touches what. An engine is a mailbox (mail.h),
+ * which clients' threads and the loop share, and the loop's own tables (ds_eng_loop), which admit, sched and finish
+ * work on and which no lock guards.
  *
  * A sample (one text of a request) is in one state at a time:
  *

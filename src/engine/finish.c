@@ -74,10 +74,10 @@ void ds_eng_end(ds_eng_loop *e, ds_eng_sample *s, ds_end_reason reason, uint64_t
     s->then = THEN_END;
 }
 
-/* ---- text ---------------------------------------------------------------------------------------------------------------------------- */
+/* ---- text -------------------------------------------------------------------------------------------------------- */
 
-/* Runs the bytes of a token through all stop strings. True: one is complete; which and how many bytes of the text it cuts are in the end
- * event. */
+/* Runs the bytes of a token through all stop strings. True: one is complete; which and how many bytes of the text it
+ * cuts are in the end event. */
 static bool stop_string(ds_eng_loop *e, ds_eng_sample *s, int32_t token)
 {
     const ds_eng_request *r = s->req;
@@ -157,7 +157,7 @@ static void take_tokens(ds_eng_loop *e, ds_eng_sample *s, const ds_dev_out *out,
     }
 }
 
-/* ---- the cache ----------------------------------------------------------------------------------------------------------------------- */
+/* ---- the cache --------------------------------------------------------------------------------------------------- */
 
 static void block_key(ds_eng_sample *s, uint32_t i)
 {
@@ -195,7 +195,7 @@ static void name_state(ds_eng_loop *e, ds_eng_sample *s, uint32_t state, const d
     ds_states_unpin(&e->states, state);
 }
 
-/* ---- a step -------------------------------------------------------------------------------------------------------------------------- */
+/* ---- a step ------------------------------------------------------------------------------------------------------ */
 
 static void finish_rows(ds_eng_loop *e, ds_eng_step *st, uint32_t i, uint64_t now_us)
 {

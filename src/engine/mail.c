@@ -48,7 +48,7 @@ void ds_mail_fini(ds_mail *m)
     *m = (ds_mail){ 0 };
 }
 
-/* ---- in ------------------------------------------------------------------------------------------------------------------------------- */
+/* ---- in ---------------------------------------------------------------------------------------------------------- */
 
 static ds_rc room(const ds_mail *m, ds_err *err) /* with mu */
 {
@@ -200,7 +200,7 @@ bool ds_mail_go_on(ds_mail *m, bool idle)
     return go_on;
 }
 
-/* ---- out ------------------------------------------------------------------------------------------------------------------------------ */
+/* ---- out --------------------------------------------------------------------------------------------------------- */
 
 static void push_ready(ds_mail *m, ds_eng_request *r) /* with mu */
 {
@@ -236,7 +236,8 @@ static bool all_read(const ds_eng_request *r)
     return r->mail.all_gone && r->mail.n_read_end == r->n_samples;
 }
 
-/* The totals and times are one run of 64-bit counters, from `accepted` to the end; in front of them stand the gauges. */
+/* The totals and times are one run of 64-bit counters, from `accepted` to the end; in front of them stand the
+ * gauges. */
 _Static_assert((sizeof(ds_gen_stats) - offsetof(ds_gen_stats, accepted)) % sizeof(uint64_t) == 0, "only counters stand there");
 
 static void count(ds_mail *m, ds_gen_stats *turn) /* with mu */

@@ -1,16 +1,17 @@
 /* The mailbox between clients and the loop: requests and orders in, events and statistics out.
  *
- * It owns the table of accepted requests and everything that clients' threads and the loop share; `mu` guards it all, and no other file
- * takes `mu`. The loop hands over and takes in lists, once a turn: what it got from take() is its own, and nobody sees what it did before
- * publish(). Nothing here waits for a device or plans anything, so that clients are never held up for longer than a list is long.
+ * It owns the table of accepted requests and everything that clients' threads and the loop share; `mu` guards it
+ * all, and no other file takes `mu`. The loop hands over and takes in lists, once a turn: what it got from take() is
+ * its own, and nobody sees what it did before publish(). Nothing here waits for a device or plans anything, so that
+ * clients are never held up for longer than a list is long.
  *
  *   client   put ──> inbox ────┐                            ┌──> take ──> loop
  *   client   order ─> orders ──┘  (go_on: sleep until one came)   │
  *   client   poll <── ready <────────────────────────────── publish <── loop
  *
- * A request lives from put() until the loop has let go of all its samples and its last event was read, whichever comes later; then the
- * mailbox frees it. Orders for a request whose samples are all gone are dropped, so that what take() gives can't be freed before the next
- * publish().
+ * A request lives from put() until the loop has let go of all its samples and its last event was read, whichever
+ * comes later; then the mailbox frees it. Orders for a request whose samples are all gone are dropped, so that what
+ * take() gives can't be freed before the next publish().
  *
  * Threads: each function says whose.   Memory: all taken in init(); requests come with theirs. */
 #ifndef DS_ENGINE_MAIL_H
@@ -68,7 +69,7 @@ typedef struct {
 ds_rc ds_mail_init(ds_mail *m, uint32_t max_requests, ds_err *err); /* DS_E_NOMEM: as if fini had been called */
 void ds_mail_fini(ds_mail *m);                                      /* frees the requests that are left. Zeros are fine */
 
-/* ---- [any thread] --------------------------------------------------------------------------------------------------------------------- */
+/* ---- [any thread] ------------------------------------------------------------------------------------------------ */
 
 /* DS_E_AGAIN: no place, or draining. Asked before the work of making a request; put() asks again. */
 ds_rc ds_mail_room(ds_mail *m, ds_err *err);
@@ -85,7 +86,7 @@ void ds_mail_wake_by(ds_mail *m, void (*wake)(void *ctx), void *ctx);
 void ds_mail_stats(ds_mail *m, ds_gen_stats *out);
 void ds_mail_stop(ds_mail *m); /* go_on() answers false from now on */
 
-/* ---- [loop] --------------------------------------------------------------------------------------------------------------------------- */
+/* ---- [loop] ------------------------------------------------------------------------------------------------------ */
 
 typedef struct {
     struct ds_eng_request *came;    /* linked by next_came, in order of arrival */
@@ -93,8 +94,9 @@ typedef struct {
 } ds_mail_orders;
 
 void ds_mail_take(ds_mail *m, ds_mail_orders *out);
-/* What these samples have is for poll to see (they are no longer dirty), and the turn's counters and gauges for stats; the counters of `turn` are zero afterwards.
- * now_us: of the engine's clock. Whom to wake now that there is something to read and wasn't before; fn is NULL: nobody. O(n). */
+/* What these samples have is for poll to see (they are no longer dirty), and the turn's counters and gauges for
+ * stats; the counters of `turn` are zero afterwards. now_us: of the engine's clock. Whom to wake now that there is
+ * something to read and wasn't before; fn is NULL: nobody. O(n). */
 ds_mail_waker ds_mail_publish(ds_mail *m, struct ds_eng_sample *const *samples, uint32_t n, ds_gen_stats *turn, uint64_t now_us);
 /* False: stop. An idle loop sleeps here until there is something to take. */
 bool ds_mail_go_on(ds_mail *m, bool idle);

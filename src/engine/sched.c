@@ -49,7 +49,8 @@ void ds_eng_after_step(ds_eng_step *st, ds_eng_after_kind kind, uint32_t what)
     st->after[st->n_after++] = (ds_eng_after){ kind, what };
 }
 
-/* Blocks for positions 0 .. end-1. On false the sample itself had to leave, or has less than it wants: it then has what it had. */
+/* Blocks for positions 0 .. end-1. On false the sample itself had to leave, or has less than it wants: it then has
+ * what it had. */
 static bool cover(ds_eng_loop *e, ds_eng_step *st, ds_eng_sample *s, uint32_t end)
 {
     uint32_t want = ds_eng_blocks_for(end);
@@ -95,7 +96,7 @@ static uint32_t want_save(ds_eng_loop *e, ds_eng_step *st, const ds_eng_sample *
     return s->req->no_cache ? NONE : ds_eng_take_state(e, st);
 }
 
-/* ---- decode -------------------------------------------------------------------------------------------------------------------------- */
+/* ---- decode ------------------------------------------------------------------------------------------------------ */
 
 static void decode_rows(ds_eng_loop *e, ds_eng_step *st)
 {
@@ -138,10 +139,10 @@ static void decode_rows(ds_eng_loop *e, ds_eng_step *st)
     }
 }
 
-/* ---- prompts ------------------------------------------------------------------------------------------------------------------------- */
+/* ---- prompts ----------------------------------------------------------------------------------------------------- */
 
-/* Where a chunk that starts at s->pos_max must end at the latest: at the goal, where the decoder's part changes, and at borders whose
- * state is wanted. */
+/* Where a chunk that starts at s->pos_max must end at the latest: at the goal, where the decoder's part changes, and
+ * at borders whose state is wanted. */
 static uint32_t chunk_end(const ds_eng_loop *e, const ds_eng_sample *s)
 {
     uint32_t end = s->goal, pos = s->pos_max, n = s->req->n_prompt;
@@ -260,10 +261,10 @@ static void all_prompt_rows(ds_eng_loop *e, ds_eng_step *st)
     e->n_prefilling = kept;
 }
 
-/* ---- a step -------------------------------------------------------------------------------------------------------------------------- */
+/* ---- a step ------------------------------------------------------------------------------------------------------ */
 
-/* The prompt of a request with several samples is done: the others get its blocks and its state. Operations come before rows, so this
- * sees the state as the prompt left it, and sample 0 goes on in the same step. */
+/* The prompt of a request with several samples is done: the others get its blocks and its state. Operations come
+ * before rows, so this sees the state as the prompt left it, and sample 0 goes on in the same step. */
 static void fork_samples(ds_eng_loop *e, ds_eng_step *st, ds_eng_sample *s)
 {
     ds_eng_request *r = s->req;

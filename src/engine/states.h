@@ -1,8 +1,8 @@
 /* State slots: seats of running sequences, and the recent-state pool.
  *
- * Slots 0 .. n_seats-1 belong to running sequences. Slots n_seats .. n_seats+n_saved-1 hold saved states: the window state of a prefix,
- * found by the prefix's key (for hits and for going on after preemption), or of one parked sequence, which holds it by a pin. A saved
- * state is
+ * Slots 0 .. n_seats-1 belong to running sequences. Slots n_seats .. n_seats+n_saved-1 hold saved states: the window
+ * state of a prefix, found by the prefix's key (for hits and for going on after preemption), or of one parked
+ * sequence, which holds it by a pin. A saved state is
  *   free     nothing in it
  *   filling  a step that writes it is planned or on the device; pinned by who planned it
  *   valid    found by key; the least recently used goes first; not found any more after its time to live
@@ -43,8 +43,8 @@ static inline uint32_t ds_states_next(const ds_states *s)
 {
     return s->next[s->n_saved] == s->n_saved ? UINT32_MAX : s->next[s->n_saved];
 }
-/* It is filled: findable by key. An older one under that key is forgotten if nobody pins it, else this one stays nameless; so does an approximate one
- * when there is an exact one that isn't too old to be found. The pin stays. */
+/* It is filled: findable by key. An older one under that key is forgotten if nobody pins it, else this one stays
+ * nameless; so does an approximate one when there is an exact one that isn't too old to be found. The pin stays. */
 void ds_states_name(ds_states *s, uint32_t i, const ds_key *k, uint32_t dec_start, bool approx, uint64_t now_us);
 void ds_states_pin(ds_states *s, uint32_t i);
 void ds_states_unpin(ds_states *s, uint32_t i);

@@ -1,4 +1,5 @@
-/* config.json -> ds_config. Three passes: fields by table (type and range), lists, then the rules that join several fields. */
+/* config.json -> ds_config. Three passes: fields by table (type and range), lists, then the rules that join several
+ * fields. */
 #include "format/config.h"
 
 #include <inttypes.h>

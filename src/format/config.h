@@ -1,8 +1,9 @@
 /* config.json of a model: every field that changes a result, checked (model spec, sections 1, 2, 6 "Loading rules", 8).
  *
- * Field names are those of the file. A value that this struct holds is legal: types, ranges, topology, divisibility and the Engram tables' row
- * counts were checked, so that nobody needs to check them again. Each refusal is one line: file, field, value, rule.
- * Threads: plain data, read by anybody.   Memory: the struct holds everything; parsing takes O(file) and frees it. */
+ * Field names are those of the file. A value that this struct holds is legal: types, ranges, topology, divisibility
+ * and the Engram tables' row counts were checked, so that nobody needs to check them again. Each refusal is one
+ * line: file, field, value, rule. Threads: plain data, read by anybody.   Memory: the struct holds everything;
+ * parsing takes O(file) and frees it. */
 #ifndef DS_FORMAT_CONFIG_H
 #define DS_FORMAT_CONFIG_H
 

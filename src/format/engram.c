@@ -17,7 +17,8 @@ static bool is_prime(uint64_t n)
     return true;
 }
 
-/* The search skips what was given out before, to any layer or order, so the columns take the primes from the start on in increasing order. */
+/* The search skips what was given out before, to any layer or order, so the columns take the primes from the start
+ * on in increasing order. */
 void ds_engram_primes(uint64_t *prime, uint64_t *offset, uint32_t n_layers, uint32_t columns, uint64_t search_start)
 {
     uint64_t p = search_start;

@@ -31,7 +31,8 @@ static ds_rc io_error(const ds_npy_writer *w, ds_err *err)
     return ds_fail(err, DS_E_IO, "%s: %s", w->label, strerror(errno));
 }
 
-/* An unnamed file in the target's directory, or where those aren't supported one with a temporary name. -1 on failure. */
+/* An unnamed file in the target's directory, or where those aren't supported one with a temporary name. -1 on
+ * failure. */
 static int open_temp(ds_npy_writer *w)
 {
     char *slash = strrchr(w->path, '/');

@@ -1,6 +1,7 @@
 /* NumPy's .npy files: writing float rows as they come, reading small arrays.
  *
- * Threads: a writer belongs to one thread.   Memory: a writer has a 64 KiB buffer; reading needs the file's size twice for a moment. */
+ * Threads: a writer belongs to one thread.   Memory: a writer has a 64 KiB buffer; reading needs the file's size
+ * twice for a moment. */
 #ifndef DS_FORMAT_NPY_H
 #define DS_FORMAT_NPY_H
 
@@ -12,9 +13,9 @@
 #define DS_NPY_MAX_NDIM 8
 #define DS_NPY_MAX_BYTES ((size_t)4 << 30)
 
-/* ---- writing [rows, cols] f32 ----
- * Nothing is seen under `path` until commit, which replaces what was there at once. A program that dies in between leaves nothing where the
- * file system has unnamed files, else a file with ".tmp." in its name. */
+/* ---- writing [rows, cols] f32 ---- Nothing is seen under `path` until commit, which replaces what was there at
+ * once. A program that dies in between leaves nothing where the file system has unnamed files, else a file with
+ * ".tmp." in its name. */
 typedef struct ds_npy_writer ds_npy_writer;
 
 /* On failure *out is NULL. DS_E_IO (also: path is there and no regular file), DS_E_NOMEM. */
@@ -35,7 +36,8 @@ typedef struct {
     void *data; /* C order, 64-byte aligned; owned */
 } ds_npy;
 
-/* Little-endian, C order, exactly as many bytes as the shape says. On failure *out is zero. DS_E_FORMAT, DS_E_IO, DS_E_NOMEM. */
+/* Little-endian, C order, exactly as many bytes as the shape says. On failure *out is zero. DS_E_FORMAT, DS_E_IO,
+ * DS_E_NOMEM. */
 ds_rc ds_npy_read(ds_npy *out, const char *path, ds_err *err);
 ds_rc ds_npy_parse(ds_npy *out, const void *bytes, size_t n, const char *name, ds_err *err);
 void ds_npy_free(ds_npy *a); /* back to zero */

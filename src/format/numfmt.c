@@ -42,7 +42,8 @@ static const float FP8_WEIGHT_AMAX_MIN = 0x1.cp-118f; /* 448 * 2^-126 */
 static const float MXFP4_AMAX_MIN = 0x1.8p-124f;      /* 6 * 2^-126 */
 static const float KVFP4_AMAX_MIN = 0x1.8p-7f;        /* 6 * 2^-9: keeps the scale above zero */
 
-/* Largest |x| of n values, at least `least`. NaN counts as larger than infinity, so a poisoned group shows in the result. */
+/* Largest |x| of n values, at least `least`. NaN counts as larger than infinity, so a poisoned group shows in the
+ * result. */
 static float amax_of(const float *x, size_t n, float least)
 {
     uint32_t m = ds_f32_bits(least);

@@ -1,10 +1,11 @@
-/* Number formats, bit for bit (model spec, section 4): bf16, E4M3FN, E2M1, E8M0, the groups that share a scale, and cache records.
+/* Number formats, bit for bit (model spec, section 4): bf16, E4M3FN, E2M1, E8M0, the groups that share a scale, and
+ * cache records.
  *
- * Rounding is to nearest, ties to the even code; E4M3 and E2M1 saturate (infinity too); a negative value that rounds to zero keeps its sign.
- * NaN: bf16 keeps sign and upper payload and becomes quiet; E4M3 gives 0x7F with the sign; E2M1 has no NaN and gives +-6; E8M0 gives 255.
- * A group that holds a NaN or an infinity becomes NaN as a whole: its scale is NaN (E8M0 255, E4M3 0x7F) and its codes are 0.
- * Everything here is scalar, exact, needs the default rounding mode, and is the oracle for faster bodies.
- * Threads: any; nothing has state.   Memory: none is allocated. */
+ * Rounding is to nearest, ties to the even code; E4M3 and E2M1 saturate (infinity too); a negative value that rounds
+ * to zero keeps its sign. NaN: bf16 keeps sign and upper payload and becomes quiet; E4M3 gives 0x7F with the sign;
+ * E2M1 has no NaN and gives +-6; E8M0 gives 255. A group that holds a NaN or an infinity becomes NaN as a whole: its
+ * scale is NaN (E8M0 255, E4M3 0x7F) and its codes are 0. Everything here is scalar, exact, needs the default
+ * rounding mode, and is the oracle for faster bodies. Threads: any; nothing has state.   Memory: none is allocated. */
 #ifndef DS_FORMAT_NUMFMT_H
 #define DS_FORMAT_NUMFMT_H
 
@@ -124,7 +125,8 @@ void ds_bf16_round_row(float *y, const float *x, size_t n); /* y may equal x */
 
 /* ---- groups along a row; n is a multiple of the group ----
  * fp8:    codes[n], scales[n/32] E8M0 = 2^ceil(log2(max(amax, 1e-4) / 448))      activations, window KV, Engram rows
- * mxfp4:  codes[n/2], scales[n/32] E8M0 = 2^ceil(log2(max(amax, 6*2^-126) / 6))  indexer queries and keys, expert weight rows
+ * mxfp4:  codes[n/2], scales[n/32] E8M0 = 2^ceil(log2(max(amax, 6*2^-126) / 6))  indexer queries and keys, expert
+ *         weight rows
  * kvfp4:  codes[n/2], scales[n/16] E4M3 = e4m3(max(amax, 6*2^-9) / 6)            main KV
  * The result of *_dequant is the exact product. */
 void ds_fp8_quant(uint8_t *codes, uint8_t *scales, const float *x, size_t n);
@@ -139,10 +141,9 @@ void ds_fp8_round(float *y, const float *x, size_t n);
 void ds_mxfp4_round(float *y, const float *x, size_t n);
 void ds_kvfp4_round(float *y, const float *x, size_t n);
 
-/* ---- weights [rows][cols] ----
- * FP8 blocks: codes [rows][cols], scales [ceil(rows/32)][ceil(cols/32)] E8M0 = 2^ceil(log2(max(amax, 448*2^-126) / 448)): unlike activations, tiny
- * weights keep their digits. `rows` of quant must be whole blocks of the matrix or reach its end.
- * Rows of an MXFP4 weight are ds_mxfp4_* with cols % 32 == 0. */
+/* ---- weights [rows][cols] ---- FP8 blocks: codes [rows][cols], scales [ceil(rows/32)][ceil(cols/32)] E8M0 =
+ * 2^ceil(log2(max(amax, 448*2^-126) / 448)): unlike activations, tiny weights keep their digits. `rows` of quant
+ * must be whole blocks of the matrix or reach its end. Rows of an MXFP4 weight are ds_mxfp4_* with cols % 32 == 0. */
 void ds_fp8_block_quant(uint8_t *codes, uint8_t *scales, const float *w, size_t rows, size_t cols);
 /* Rows row0 .. row0 + n - 1 of the matrix that starts at codes and scales. */
 void ds_fp8_block_dequant(float *w, const uint8_t *codes, const uint8_t *scales, size_t row0, size_t n, size_t cols);

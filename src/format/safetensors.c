@@ -1,7 +1,9 @@
-/* Opening: list of files -> for each: map, read the header, enter its tensors, check that their spans tile the data -> hash table of names.
+/* Opening: list of files -> for each: map, read the header, enter its tensors, check that their spans tile the data
+ * -> hash table of names.
  *
- * Tensors are kept in one growing array while headers are read. The table holds indices into it; with an index a name may stand in several
- * shards and the index says which one counts, so entries are keyed by name and then by shard. */
+ * Tensors are kept in one growing array while headers are read. The table holds indices into it; with an index a
+ * name may stand in several shards and the index says which one counts, so entries are keyed by name and then by
+ * shard. */
 #include "format/safetensors.h"
 
 #include <dirent.h>
@@ -737,7 +739,8 @@ typedef uint16_t __attribute__((aligned(1), may_alias)) any_u16;
 typedef uint32_t __attribute__((aligned(1), may_alias)) any_u32;
 typedef uint64_t __attribute__((aligned(1), may_alias)) any_u64;
 
-/* Index of the first element whose `mask` bits are all set. Blocks are tested as a whole, which the compiler turns into vector code. */
+/* Index of the first element whose `mask` bits are all set. Blocks are tested as a whole, which the compiler turns
+ * into vector code. */
 #define FIRST_WITH(type, mask)                              \
     for (uint64_t at = 0; at < n; at += 4096) {             \
         const type *p = (const type *)data + at;            \

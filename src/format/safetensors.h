@@ -1,11 +1,12 @@
 /* Safetensors: one file or a sharded checkpoint, mapped and never copied (model spec, section 6 "Loading rules").
  *
- * Opening reads headers and the index only; no tensor byte is touched. Refused, each with file and tensor: truncation, spans that overlap, leave
- * holes or differ from shape x dtype, bytes after the last span, a name twice, a header above 100 MB, an index that names a file outside the
- * directory, a missing file or a tensor that its file doesn't hold, anything but regular files. Accepted: any order, any alignment, tensors of
- * any dtype that nobody uses.
- * A file that somebody shortens while it is mapped ends the process with SIGBUS when the lost part is read.
- * Threads: immutable after opening.   Memory: about 120 bytes a tensor, and one header at a time while opening. Time is linear. */
+ * Opening reads headers and the index only; no tensor byte is touched. Refused, each with file and tensor:
+ * truncation, spans that overlap, leave holes or differ from shape x dtype, bytes after the last span, a name twice,
+ * a header above 100 MB, an index that names a file outside the directory, a missing file or a tensor that its file
+ * doesn't hold, anything but regular files. Accepted: any order, any alignment, tensors of any dtype that nobody
+ * uses. A file that somebody shortens while it is mapped ends the process with SIGBUS when the lost part is read.
+ * Threads: immutable after opening.   Memory: about 120 bytes a tensor, and one header at a time while opening. Time
+ * is linear. */
 #ifndef DS_FORMAT_SAFETENSORS_H
 #define DS_FORMAT_SAFETENSORS_H
 
@@ -57,8 +58,8 @@ typedef struct {
 
 typedef struct ds_st ds_st;
 
-/* `path` is a directory (with DS_ST_INDEX_NAME, or else all its .safetensors files) or one file. On failure *out is NULL.
- * DS_E_FORMAT, DS_E_IO, DS_E_NOMEM. */
+/* `path` is a directory (with DS_ST_INDEX_NAME, or else all its .safetensors files) or one file. On failure *out is
+ * NULL. DS_E_FORMAT, DS_E_IO, DS_E_NOMEM. */
 ds_rc ds_st_open(ds_st **out, const char *path, ds_err *err);
 void ds_st_close(ds_st *st); /* NULL is fine; every ds_tensor and its data end here */
 
@@ -73,8 +74,8 @@ uint64_t ds_st_data_bytes(const ds_st *st);                 /* sum over ds_st_te
 uint64_t ds_st_data_start(const ds_st *st, size_t shard);   /* bytes of a file in front of its first tensor: length and header */
 uint64_t ds_st_offset(const ds_st *st, const ds_tensor *t); /* of its data in its file */
 
-/* Index of the first element that is NaN or infinite (floats), NaN (E4M3, E8M0); UINT64_MAX if there is none or the dtype has no such values.
- * `data` may have any alignment. Runs at memory speed. */
+/* Index of the first element that is NaN or infinite (floats), NaN (E4M3, E8M0); UINT64_MAX if there is none or the
+ * dtype has no such values. `data` may have any alignment. Runs at memory speed. */
 uint64_t ds_st_first_bad(ds_dtype t, const void *data, uint64_t n_elements);
 
 #endif

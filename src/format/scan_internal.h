@@ -1,8 +1,8 @@
 /* A pull reader of JSON for files with a hundred thousand members, where a document tree would cost too much memory.
  *
- * It works on the caller's own writable buffer: strings are decoded in place and stay valid as long as the buffer. Every reading function
- * returns false after the first error, whose message is then in `err`; so a caller can chain them. The text must be UTF-8 (checked by scan_init).
- * For src/format alone. */
+ * It works on the caller's own writable buffer: strings are decoded in place and stay valid as long as the buffer.
+ * Every reading function returns false after the first error, whose message is then in `err`; so a caller can chain
+ * them. The text must be UTF-8 (checked by scan_init). For src/format alone. */
 #ifndef DS_FORMAT_SCAN_INTERNAL_H
 #define DS_FORMAT_SCAN_INTERNAL_H
 
@@ -29,8 +29,8 @@ typedef struct {
 bool scan_init(scan *x, char *text, size_t n, const char *what, ds_err *err);
 bool scan_fail(scan *x, const char *problem); /* false */
 
-/* Members and elements one by one: while (scan_member(&x, &first, &open, &key) && open) read one value. `first` starts true; `open` becomes
- * false at the closing bracket. */
+/* Members and elements one by one: while (scan_member(&x, &first, &open, &key) && open) read one value. `first`
+ * starts true; `open` becomes false at the closing bracket. */
 bool scan_object(scan *x);                                         /* { */
 bool scan_member(scan *x, bool *first, bool *open, scan_str *key); /* "key":  or  } */
 bool scan_array(scan *x);                                          /* [ */

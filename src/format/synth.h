@@ -1,9 +1,9 @@
 /* Random checkpoints in the released layout, for tests and for sizing (`deepserve synth`).
  *
- * The same config, seed and form give the same bytes on any machine and with any number of threads: every value is integer random bits of
- * (seed, tensor name, element) scaled by a float. Values are tame (model spec, section 8): what a sublayer adds to the streams is small, and every
- * mechanism (sinks, router biases, mHC, gates) is off its neutral point.
- * Threads: one caller; works with its own pool.   Memory: the tensor list, and about 8 MB a thread. */
+ * The same config, seed and form give the same bytes on any machine and with any number of threads: every value is
+ * integer random bits of (seed, tensor name, element) scaled by a float. Values are tame (model spec, section 8):
+ * what a sublayer adds to the streams is small, and every mechanism (sinks, router biases, mHC, gates) is off its
+ * neutral point. Threads: one caller; works with its own pool.   Memory: the tensor list, and about 8 MB a thread. */
 #ifndef DS_FORMAT_SYNTH_H
 #define DS_FORMAT_SYNTH_H
 
@@ -47,7 +47,8 @@ ds_rc ds_synth_write(const ds_synth_opts *o, ds_synth_result *result, ds_err *er
 /* Elements first .. first + n - 1 of a tensor's values; first is even. */
 void ds_synth_values(float *out, const ds_tensor_want *w, const ds_config *c, uint64_t seed, uint64_t first, size_t n);
 
-/* The tiny byte-level tokenizer.json: <｜begin▁of▁sentence｜>, <｜end▁of▁sentence｜>, <｜▁pad▁｜>, the bytes at 3 + b, then added tokens. No merges. */
+/* The tiny byte-level tokenizer.json: <｜begin▁of▁sentence｜>, <｜end▁of▁sentence｜>, <｜▁pad▁｜>, the bytes at 3 + b,
+ * then added tokens. No merges. */
 void ds_synth_tokenizer(ds_buf *out, uint32_t vocab_size);
 /* How many Engram classes it has. */
 static inline uint32_t ds_synth_tokenizer_classes(uint32_t vocab_size)

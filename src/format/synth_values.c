@@ -94,7 +94,8 @@ static uint64_t stream_of(const char *name)
     return h;
 }
 
-/* Nearly normal, mean 0, variance 1, |z| < 3.47: the sum of four 16-bit numbers. Exact integers, so the same on every machine. */
+/* Nearly normal, mean 0, variance 1, |z| < 3.47: the sum of four 16-bit numbers. Exact integers, so the same on
+ * every machine. */
 static float near_normal(uint32_t a, uint32_t b)
 {
     int32_t sum = (int32_t)((a & 0xffff) + (a >> 16) + (b & 0xffff) + (b >> 16));

@@ -25,7 +25,8 @@ typedef struct {
     bool f32, optional, norm;
 } desc;
 
-/* One tensor. The suffix is ".weight" for quantisable ones, whose scale is ".scale" beside it; others give their full name. */
+/* One tensor. The suffix is ".weight" for quantisable ones, whose scale is ".scale" beside it; others give their
+ * full name. */
 __attribute__((format(printf, 3, 4))) static void emit(walk *k, desc d, const char *fmt, ...)
 {
     ds_tensor_want w = {

@@ -1,9 +1,9 @@
 /* The tensors that a config implies (model spec, section 6), as one list that loader, `inspect` and `synth` share.
  *
- * A quantisable tensor may be stored in its released form (codes and a `.scale` beside them) or as BF16 without scale; which one is decided
- * for each tensor by its dtype and by whether its scale is there; a quantization_config that says otherwise of all of them is refused.
- * Every name may have `model.` in front of it in the file.
- * Threads: any.   Memory: none is allocated. */
+ * A quantisable tensor may be stored in its released form (codes and a `.scale` beside them) or as BF16 without
+ * scale; which one is decided for each tensor by its dtype and by whether its scale is there; a quantization_config
+ * that says otherwise of all of them is refused. Every name may have `model.` in front of it in the file. Threads:
+ * any.   Memory: none is allocated. */
 #ifndef DS_FORMAT_TENSORS_H
 #define DS_FORMAT_TENSORS_H
 
@@ -59,7 +59,8 @@ typedef struct {
 
 typedef ds_rc ds_tensor_fn(void *arg, const ds_tensor_want *w, ds_err *err);
 
-/* Calls fn for every tensor, in the order of the computation; stops at the first failure and returns it. Scales have no call of their own. */
+/* Calls fn for every tensor, in the order of the computation; stops at the first failure and returns it. Scales have
+ * no call of their own. */
 ds_rc ds_tensors_each(const ds_config *c, ds_tensor_fn *fn, void *arg, ds_err *err);
 
 /* A tensor as it is stored. */
@@ -78,14 +79,16 @@ ds_rc ds_weight_find(ds_weight *out, const ds_st *st, const ds_tensor_want *w, d
 /* ds_weight_find for all of them, and ds_tensors_check_quantisation. */
 ds_rc ds_tensors_check(const ds_config *c, const ds_st *st, ds_err *err);
 
-/* Whether what quantization_config claims can be true: with one, not all linears are BF16, and with `expert_dtype` not all routed experts.
- * Single BF16 tensors are fine, and so are quantised ones without quantization_config: they say themselves what they are. */
+/* Whether what quantization_config claims can be true: with one, not all linears are BF16, and with `expert_dtype`
+ * not all routed experts. Single BF16 tensors are fine, and so are quantised ones without quantization_config: they
+ * say themselves what they are. */
 ds_rc ds_tensors_check_quantisation(const ds_config *c, const ds_st *st, ds_err *err);
 
 /* Finds the first NaN or infinity in values or scales; DS_E_FORMAT with tensor and element. Reads everything. */
 ds_rc ds_weight_check_values(const ds_weight *w, ds_err *err);
 
-/* Physical dtype and shape in the released form (`quantised`) or unquantised; scale_shape[0] = 0 where there is no scale. */
+/* Physical dtype and shape in the released form (`quantised`) or unquantised; scale_shape[0] = 0 where there is no
+ * scale. */
 void ds_want_storage(const ds_tensor_want *w, bool quantised, ds_dtype *dtype, uint64_t shape[2], uint64_t scale_shape[2]);
 
 const char *ds_kind_name(unsigned kind);
@@ -95,7 +98,8 @@ const char *ds_kind_name(unsigned kind);
 /* *present: the checkpoint has engram.token_map; then map[vocab_size] receives it, checked against the class count. */
 ds_rc ds_engram_token_map(int32_t *map, bool *present, const ds_config *c, const ds_st *st, ds_err *err);
 
-/* As ds_engram_init, but engram.multipliers is used when present, and engram.primes and engram.offsets must equal what the config implies. */
+/* As ds_engram_init, but engram.multipliers is used when present, and engram.primes and engram.offsets must equal
+ * what the config implies. */
 ds_rc ds_engram_load(ds_engram_hash *h, const ds_config *c, const ds_st *st, uint32_t table, int32_t pad_class, ds_err *err);
 
 #endif

@@ -1,4 +1,5 @@
-/* What each layer is, derived from a legal config (model spec, section 2). Threads: plain data.   Memory: none is allocated. */
+/* What each layer is, derived from a legal config (model spec, section 2). Threads: plain data.   Memory: none is
+ * allocated. */
 #ifndef DS_FORMAT_TOPOLOGY_H
 #define DS_FORMAT_TOPOLOGY_H
 

@@ -1,7 +1,9 @@
-/* Several generators as one. Each request goes to the part with the least work ahead; what it is told and what it says is the same as from one.
+/* Several generators as one. Each request goes to the part with the least work ahead; what it is told and what it
+ * says is the same as from one.
  *
- * A record stands for each request between add and its last event. Its place and its generation make the id that the caller knows, and the cookie that
- * the part knows. Work ahead is summed over the records at each add, so that it cannot drift from what is there. */
+ * A record stands for each request between add and its last event. Its place and its generation make the id that the
+ * caller knows, and the cookie that the part knows. Work ahead is summed over the records at each add, so that it
+ * cannot drift from what is there. */
 #include <assert.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -103,7 +105,8 @@ static void free_record(ds_gen_many *m, record *r)
     m->free = (uint32_t)(r - m->records);
 }
 
-/* Tokens yet to be computed. A prompt's and an answer's count alike; a sample that is longer than expected has one more to come. */
+/* Tokens yet to be computed. A prompt's and an answer's count alike; a sample that is longer than expected has one
+ * more to come. */
 static uint64_t work(const record *r)
 {
     uint64_t all = (uint64_t)r->samples * r->expect;
@@ -128,7 +131,8 @@ static uint32_t choose(const ds_gen_many *m, uint64_t tried)
 
 /* ---- requests in ---- */
 
-/* The part has it: its id is known, and what was ordered meanwhile is passed on. All events of it may have been polled already. */
+/* The part has it: its id is known, and what was ordered meanwhile is passed on. All events of it may have been
+ * polled already. */
 static void know(ds_gen_many *m, uint64_t id, ds_gen part, uint64_t part_id)
 {
     bool cancel = false;

@@ -1,7 +1,7 @@
 /* States, built as they are needed: frames (sets of nodes of one rule), stacks of frames, and states (sets of places).
  *
- * A frame is deterministic: each byte class leads to one frame. A state is too. Both are kept with their numbers by content, so a number
- * means the same as long as the grammar lives. */
+ * A frame is deterministic: each byte class leads to one frame. A state is too. Both are kept with their numbers by
+ * content, so a number means the same as long as the grammar lives. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -245,7 +245,8 @@ static uint64_t stack_hash(const ds_grammar *g, uint32_t s)
     return hash_words((uint32_t[]){ g->stacks.p[s].frame, g->stacks.p[s].below }, 2);
 }
 
-/* UNKNOWN: too deep. A frame at which its rule does nothing but end leaves no trace: lists that call themselves at their end stay flat. */
+/* UNKNOWN: too deep. A frame at which its rule does nothing but end leaves no trace: lists that call themselves at
+ * their end stay flat. */
 static uint32_t stack_push(ds_grammar *g, uint32_t frame, uint32_t below)
 {
     uint32_t key[2] = { frame, below }, *slot;

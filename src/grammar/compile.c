@@ -50,8 +50,8 @@ static uint32_t bytes(compiler *c, uint8_t lo, uint8_t hi, uint32_t next)
     return i;
 }
 
-/* All code points lo..hi as byte sequences. A range is cut where the length of its form changes, and then where its first and last
- * form would not agree in all bytes but for a tail that runs through everything. */
+/* All code points lo..hi as byte sequences. A range is cut where the length of its form changes, and then where its
+ * first and last form would not agree in all bytes but for a tail that runs through everything. */
 static uint32_t code_points(compiler *c, uint32_t lo, uint32_t hi, uint32_t next, uint32_t acc)
 {
     static const uint32_t last[] = { 0x7f, 0x7ff, 0xffff, 0x10ffff };
@@ -137,7 +137,8 @@ static uint32_t multiples(compiler *c, uint32_t m, uint32_t next)
     return split(c, bytes(c, '0', '0', next), first);
 }
 
-/* items: [tree, needed]…; a separator stands between those that are there. `min` != 0: tree of what may follow any number of times. */
+/* items: [tree, needed]…; a separator stands between those that are there. `min` != 0: tree of what may follow any
+ * number of times. */
 static uint32_t chain(compiler *c, const ds_tree *t, uint32_t next)
 {
     const uint32_t *item = c->f->items.p + t->a;
@@ -276,8 +277,8 @@ static bool graph_init(graph *r, const ds_grammar *g)
     return true;
 }
 
-/* Gives every node from which the end of its rule can be reached its rank, in the order in which that becomes known; others UNKNOWN.
- * empty: without a byte. */
+/* Gives every node from which the end of its rule can be reached its rank, in the order in which that becomes known;
+ * others UNKNOWN. empty: without a byte. */
 static void graph_rank(graph *r, const ds_grammar *g, bool empty)
 {
     uint32_t n = 0;

@@ -1,15 +1,16 @@
 /* Constrained output: a grammar, where a text stands in it, and which tokens may come next.
  *
- * A front end (regular expression, choices, JSON Schema, EBNF) makes rules over bytes; rules may call each other. From them states
- * are built as texts need them and kept, so that reading a byte is one look-up after the first time. A state stands for the whole past of a
- * text, the stack of open rules included, and is a number: copying it forks, an older one kept is the way back.
+ * A front end (regular expression, choices, JSON Schema, EBNF) makes rules over bytes; rules may call each other.
+ * From them states are built as texts need them and kept, so that reading a byte is one look-up after the first
+ * time. A state stands for the whole past of a text, the stack of open rules included, and is a number: copying it
+ * forks, an older one kept is the way back.
  *
- * Every state that can be reached can be completed: what leads nowhere is cut out when the grammar is made. Only nesting beyond
- * DS_GRAMMAR_DEPTH is cut while reading.
+ * Every state that can be reached can be completed: what leads nowhere is cut out when the grammar is made. Only
+ * nesting beyond DS_GRAMMAR_DEPTH is cut while reading.
  *
  * Threads: one thread uses a grammar at a time, for reading grows it. A ds_token_trie is immutable and shared.
- * Memory: bounded for each grammar (ds_grammar_opts); what would need more is DS_E_AGAIN from the function that came upon it, and the grammar
- * stays as it is: states that exist stay good. */
+ * Memory: bounded for each grammar (ds_grammar_opts); what would need more is DS_E_AGAIN from the function that came
+ * upon it, and the grammar stays as it is: states that exist stay good. */
 #ifndef DS_GRAMMAR_GRAMMAR_H
 #define DS_GRAMMAR_GRAMMAR_H
 
@@ -34,37 +35,39 @@ typedef struct {
     uint32_t max_states; /* 0 = 65536 */
 } ds_grammar_opts;       /* may be NULL everywhere */
 
-/* ---- making one ------------------------------------------------------------------------------------------------------------------ */
+/* ---- making one -------------------------------------------------------------------------------------------------- */
 
-/* On success *out owns the grammar, else *out is NULL. DS_E_ARG: refused, with the position or path and what isn't supported, too
- * large, or an empty language; DS_E_NOMEM. Time is linear in the size with repeats written out. */
+/* On success *out owns the grammar, else *out is NULL. DS_E_ARG: refused, with the position or path and what isn't
+ * supported, too large, or an empty language; DS_E_NOMEM. Time is linear in the size with repeats written out. */
 
-/* The whole text matches. Syntax and meaning are ECMA-262's with the `u` flag: characters are code points, \d \w \s are ASCII, `.` is
- * anything but a line feed. Classes, \p{..} general categories, groups, alternation, bounded repeats (lazy ones have the same language),
- * ^ and $ at the ends. Look-around, back references, word boundaries, flags and atomic groups are refused by name. */
+/* The whole text matches. Syntax and meaning are ECMA-262's with the `u` flag: characters are code points, \d \w \s
+ * are ASCII, `.` is anything but a line feed. Classes, \p{..} general categories, groups, alternation, bounded
+ * repeats (lazy ones have the same language), ^ and $ at the ends. Look-around, back references, word boundaries,
+ * flags and atomic groups are refused by name. */
 ds_rc ds_grammar_regex(ds_grammar **out, const char *pattern, size_t n, const ds_grammar_opts *opts, ds_err *err);
 /* One of the strings of a JSON array. */
 ds_rc ds_grammar_choices(ds_grammar **out, const ds_json *list, const ds_grammar_opts *opts, ds_err *err);
 
-/* Rules in the notation of GBNF, from `root` on (docs/grammar.md). Rules that begin with themselves are lists; other left recursion is
- * refused. Messages give line and column. */
+/* Rules in the notation of GBNF, from `root` on (docs/grammar.md). Rules that begin with themselves are lists; other
+ * left recursion is refused. Messages give line and column. */
 ds_rc ds_grammar_ebnf(ds_grammar **out, const char *text, size_t n, const ds_grammar_opts *opts, ds_err *err);
-/* JSON text of a value that fits a JSON Schema (2020-12, draft 7, `nullable` of OpenAPI): narrower where docs/grammar.md says so, never
- * wider. What isn't supported is refused with the JSON pointer of the keyword. The schema isn't needed afterwards. */
+/* JSON text of a value that fits a JSON Schema (2020-12, draft 7, `nullable` of OpenAPI): narrower where
+ * docs/grammar.md says so, never wider. What isn't supported is refused with the JSON pointer of the keyword. The
+ * schema isn't needed afterwards. */
 ds_rc ds_grammar_json_schema(ds_grammar **out, const ds_json *schema, const ds_grammar_opts *opts, ds_err *err);
 
 void ds_grammar_destroy(ds_grammar *g); /* NULL is fine */
 
-/* ---- reading --------------------------------------------------------------------------------------------------------------------- */
+/* ---- reading ----------------------------------------------------------------------------------------------------- */
 
 ds_gstate ds_grammar_start(const ds_grammar *g);
 /* Whether the text may end in s. */
 bool ds_grammar_accepts(const ds_grammar *g, ds_gstate s);
-/* Reads as many bytes as the language allows: *taken of n, and *s is the state after them. DS_E_AGAIN; then *taken and *s say how far it
- * came. How a text is split into calls makes no difference. */
+/* Reads as many bytes as the language allows: *taken of n, and *s is the state after them. DS_E_AGAIN; then *taken
+ * and *s say how far it came. How a text is split into calls makes no difference. */
 ds_rc ds_grammar_read(ds_grammar *g, ds_gstate *s, const char *text, size_t n, size_t *taken, ds_err *err);
 
-/* ---- tokens ---------------------------------------------------------------------------------------------------------------------- */
+/* ---- tokens ------------------------------------------------------------------------------------------------------ */
 
 /* The ordinary tokens of a vocabulary, by their bytes. Control tokens are none, so no mask allows them. */
 typedef struct ds_token_trie ds_token_trie;
@@ -74,16 +77,19 @@ ds_rc ds_token_trie_create(ds_token_trie **out, const ds_tokenizer *t, ds_err *e
 void ds_token_trie_destroy(ds_token_trie *t);         /* NULL is fine */
 uint32_t ds_token_trie_words(const ds_token_trie *t); /* 32-bit words of a mask: one bit an id */
 
-/* words[0 .. ds_token_trie_words) receives bit id % 32 of word id / 32 for every token that may come next. Whether the text may end is
- * ds_grammar_accepts(). A grammar is used with one trie. DS_E_AGAIN, DS_E_NOMEM: words are undefined. */
+/* words[0 .. ds_token_trie_words) receives bit id % 32 of word id / 32 for every token that may come next. Whether
+ * the text may end is ds_grammar_accepts(). A grammar is used with one trie. DS_E_AGAIN, DS_E_NOMEM: words are
+ * undefined. */
 ds_rc ds_grammar_mask(ds_grammar *g, const ds_token_trie *t, ds_gstate s, uint32_t *words, ds_err *err);
-/* Tokens in order, while they are legal: *taken of n, *s after them. DS_E_AGAIN as above. A control token is never legal. */
+/* Tokens in order, while they are legal: *taken of n, *s after them. DS_E_AGAIN as above. A control token is never
+ * legal. */
 ds_rc ds_grammar_accept(ds_grammar *g, const ds_token_trie *t, ds_gstate *s, const uint32_t *ids, uint32_t n, uint32_t *taken, ds_err *err);
-/* The mask after s and after each legal draft, one every `ld` words: *rows = 1 + the number of drafts before the first illegal one. */
+/* The mask after s and after each legal draft, one every `ld` words: *rows = 1 + the number of drafts before the
+ * first illegal one. */
 ds_rc ds_grammar_masks(ds_grammar *g, const ds_token_trie *t, ds_gstate s, const uint32_t *drafts, uint32_t n, uint32_t *words, size_t ld,
                        uint32_t *rows, ds_err *err);
 
-/* ---- looking ---------------------------------------------------------------------------------------------------------------------- */
+/* ---- looking ----------------------------------------------------------------------------------------------------- */
 
 /* Appends a random member: the same for equal seed and number. Repeats end sooner the longer the text is. */
 ds_rc ds_grammar_sample(const ds_grammar *g, uint64_t seed, uint64_t number, ds_buf *out, ds_err *err);

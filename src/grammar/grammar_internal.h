@@ -1,10 +1,11 @@
-/* Inside of a grammar: syntax trees (what front ends build), the network of nodes, and what reading has built from it. */
+/* Inside of a grammar: syntax trees (what front ends build), the network of nodes, and what reading has built from
+ * it. */
 #ifndef DS_GRAMMAR_GRAMMAR_INTERNAL_H
 #define DS_GRAMMAR_GRAMMAR_INTERNAL_H
 
 #include "grammar/grammar.h"
 
-/* ---- syntax trees ---------------------------------------------------------------------------------------------------------------- */
+/* ---- syntax trees ------------------------------------------------------------------------------------------------ */
 
 typedef enum {
     T_EMPTY,  /* the empty text */
@@ -37,7 +38,8 @@ typedef struct {
         uint32_t n, cap; \
     }
 
-/* What a front end fills. Functions that add return the number of the tree; after a failure (`failed`) they return 0, a T_EMPTY. */
+/* What a front end fills. Functions that add return the number of the tree; after a failure (`failed`) they return
+ * 0, a T_EMPTY. */
 typedef struct {
     VEC(ds_tree) trees;
     VEC(ds_range) ranges;
@@ -70,7 +72,8 @@ uint32_t ds_tree_class(ds_forest *f, ds_set *s);                          /* s i
 
 uint32_t ds_tree_json_class(ds_forest *f, ds_set *s); /* the same as JSON strings write it */
 
-/* Checks, compiles, and frees nothing of the forest. On success *out owns the grammar. `what` names the front end in messages. */
+/* Checks, compiles, and frees nothing of the forest. On success *out owns the grammar. `what` names the front end in
+ * messages. */
 ds_rc ds_grammar_build(ds_grammar **out, const ds_forest *f, const char *const *rule_names, const char *what, ds_err *err);
 
 /* A regular expression as a tree of f. */
@@ -80,7 +83,7 @@ typedef struct {
 } ds_regex_opts;
 ds_rc ds_regex_tree(ds_forest *f, const char *p, size_t n, const ds_regex_opts *opts, uint32_t *tree, ds_err *err);
 
-/* ---- the network ----------------------------------------------------------------------------------------------------------------- */
+/* ---- the network ------------------------------------------------------------------------------------------------- */
 
 typedef enum {
     N_END,   /* of a rule */

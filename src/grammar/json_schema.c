@@ -1,9 +1,9 @@
 /* JSON Schema to trees.
  *
- * A value is compiled under a list of schemas that must all hold ("parts"): one to begin with; `allOf`, `$ref` beside other keywords and
- * the branch taken of an `anyOf` join it. So merging needs no schema to be rewritten. A `$ref` alone calls the rule of its target.
- * What is written may be narrower than the schema: keys in the order of the schema, no keys beyond `properties` unless the schema speaks of
- * them, one way to write a constant. */
+ * A value is compiled under a list of schemas that must all hold ("parts"): one to begin with; `allOf`, `$ref`
+ * beside other keywords and the branch taken of an `anyOf` join it. So merging needs no schema to be rewritten. A
+ * `$ref` alone calls the rule of its target. What is written may be narrower than the schema: keys in the order of
+ * the schema, no keys beyond `properties` unless the schema speaks of them, one way to write a constant. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -887,8 +887,8 @@ static bool check(schema *c, const ds_json *s)
     return true;
 }
 
-/* A step of a reference leads from a schema to one: by a keyword, and where that holds several, by a name or a number. What lies at other
- * places wasn't checked to be a schema. */
+/* A step of a reference leads from a schema to one: by a keyword, and where that holds several, by a name or a
+ * number. What lies at other places wasn't checked to be a schema. */
 static bool leads_to_schema(const char *p)
 {
     static const char *const single[] = { "items", "additionalProperties", "additionalItems" }, *const several[] = {

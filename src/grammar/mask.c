@@ -1,8 +1,8 @@
 /* Masks: the trie of a vocabulary walked together with the automaton.
  *
- * What may follow a frame while its rule stays open doesn't depend on the stack: it is found once for each frame ("head"), by a walk on a
- * stack that nobody knows. Where that walk leaves the rule within a token, only the tokens below that node of the trie are
- * walked again, with the stack that there is. */
+ * What may follow a frame while its rule stays open doesn't depend on the stack: it is found once for each frame
+ * ("head"), by a walk on a stack that nobody knows. Where that walk leaves the rule within a token, only the tokens
+ * below that node of the trie are walked again, with the stack that there is. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -140,7 +140,8 @@ uint32_t ds_token_trie_words(const ds_token_trie *t)
     return (t->n_tokens + 31) / 32;
 }
 
-/* All tokens below a node that can be read from state s there are set in `words`. leaves: nodes where s->leaves are noted in g->found. */
+/* All tokens below a node that can be read from state s there are set in `words`. leaves: nodes where s->leaves are
+ * noted in g->found. */
 static bool walk(ds_grammar *g, const ds_token_trie *t, uint32_t node, ds_gstate s, uint32_t *words, bool leaves)
 {
     uint32_t base = t->nodes[node].depth, end = t->nodes[node].skip;

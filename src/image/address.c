@@ -1,5 +1,5 @@
-/* Which addresses belong to the public internet. What isn't known to is not: private, loopback, link-local, carrier and test networks, multicast,
- * and every IPv6 form that carries an IPv4 address of those. */
+/* Which addresses belong to the public internet. What isn't known to is not: private, loopback, link-local, carrier
+ * and test networks, multicast, and every IPv6 form that carries an IPv4 address of those. */
 #include <netinet/in.h>
 #include <string.h>
 #include <sys/socket.h>

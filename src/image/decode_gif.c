@@ -1,5 +1,5 @@
-/* GIF by giflib: the first frame on its canvas. Outside the frame the canvas shows colour 0, or the transparent one if the frame names one, as
- * Pillow has it. A frame that reaches over the canvas makes it larger. */
+/* GIF by giflib: the first frame on its canvas. Outside the frame the canvas shows colour 0, or the transparent one
+ * if the frame names one, as Pillow has it. A frame that reaches over the canvas makes it larger. */
 #include <stdlib.h>
 #include <string.h>
 

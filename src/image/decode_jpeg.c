@@ -1,8 +1,8 @@
 /* JPEG by libjpeg-turbo: baseline and progressive; gray, YCbCr, RGB, CMYK and YCCK.
  *
- * The library reports errors by not returning from a callback, so everything between setjmp and longjmp lives in struct jpeg, which belongs to
- * the caller of run(). Its warnings (damaged entropy data) are counted nowhere: such files still show something, and Pillow takes them.
- * A file that ends before its pictures does is refused. */
+ * The library reports errors by not returning from a callback, so everything between setjmp and longjmp lives in
+ * struct jpeg, which belongs to the caller of run(). Its warnings (damaged entropy data) are counted nowhere: such
+ * files still show something, and Pillow takes them. A file that ends before its pictures does is refused. */
 #include <limits.h>
 #include <setjmp.h>
 #include <stdio.h>

@@ -1,8 +1,8 @@
 /* PNG by libpng: all colour types, depths and interlacing, as 8-bit RGB.
  *
- * The library reports errors by not returning; everything between setjmp and longjmp lives in struct png, which belongs to the caller of run().
- * Chunks that can't change the pixels as Pillow shows them (gamma, profiles, text, …) are skipped unread, so they can't hold anything up. What follows
- * the last row isn't read. */
+ * The library reports errors by not returning; everything between setjmp and longjmp lives in struct png, which
+ * belongs to the caller of run(). Chunks that can't change the pixels as Pillow shows them (gamma, profiles, text,
+ * …) are skipped unread, so they can't hold anything up. What follows the last row isn't read. */
 #include <setjmp.h>
 #include <stdlib.h>
 #include <string.h>

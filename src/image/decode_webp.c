@@ -1,4 +1,5 @@
-/* WebP by libwebp: lossy, lossless, with or without alpha; of an animation the first frame on its canvas, which is black elsewhere. */
+/* WebP by libwebp: lossy, lossless, with or without alpha; of an animation the first frame on its canvas, which is
+ * black elsewhere. */
 #include <stdlib.h>
 #include <string.h>
 

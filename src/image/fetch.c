@@ -1,7 +1,8 @@
 /* Pictures behind http(s) addresses, by libcurl, several at a time on the calling thread.
  *
- * The address check sits where a socket is made for the very address that is about to be connected to. So it holds for every name, every
- * redirect and every reconnection, and it doesn't matter what a name server says the next time. */
+ * The address check sits where a socket is made for the very address that is about to be connected to. So it holds
+ * for every name, every redirect and every reconnection, and it doesn't matter what a name server says the next
+ * time. */
 #include <errno.h>
 #include <netinet/in.h>
 #include <pthread.h>

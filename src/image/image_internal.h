@@ -18,7 +18,8 @@ typedef struct {
     ds_err *err;
 } ds_decode;
 
-/* Side, pixel and memory limits (`held`: bytes that the decoder would keep for each pixel, 0 = rows only), then begin(). */
+/* Side, pixel and memory limits (`held`: bytes that the decoder would keep for each pixel, 0 = rows only), then
+ * begin(). */
 ds_rc ds_decode_begin(ds_decode *d, const char *format, uint64_t w, uint64_t h, size_t held);
 /* Cancelled, or out of time? */
 ds_rc ds_decode_check(ds_decode *d);
@@ -31,7 +32,8 @@ ds_rc ds_decode_webp(ds_decode *d);
 /* Finds the format and runs its decoder; the caller sets all members but deadline_ns. */
 ds_rc ds_decode_run(ds_decode *d);
 
-/* One direction of a resize: output i is the sum over k < count[i] of weight[i * taps + k] * input[first[i] + k], in units of 2^-22. */
+/* One direction of a resize: output i is the sum over k < count[i] of weight[i * taps + k] * input[first[i] + k], in
+ * units of 2^-22. */
 #define DS_RESAMPLE_BITS 22
 typedef struct {
     uint32_t in, out, taps;

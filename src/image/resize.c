@@ -1,9 +1,9 @@
 /* Bicubic resizing with the arithmetic of Pillow, whose output it equals byte for byte.
  *
- * Each output sample is a weighted sum of the inputs under the filter (a = -0.5), which is stretched when shrinking. The weights are computed
- * in f64, normalised, and rounded to 22 fractional bits; the rows are done first, and their result is rounded and clipped to 8 bits. (Pillow 13
- * does the columns first in some cases; the released model was trained before. README.md)
- * The sums are in resize_body.h. */
+ * Each output sample is a weighted sum of the inputs under the filter (a = -0.5), which is stretched when shrinking.
+ * The weights are computed in f64, normalised, and rounded to 22 fractional bits; the rows are done first, and their
+ * result is rounded and clipped to 8 bits. (Pillow 13 does the columns first in some cases; the released model was
+ * trained before. README.md) The sums are in resize_body.h. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

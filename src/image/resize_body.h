@@ -1,8 +1,10 @@
-/* The sums of a resize, in vectors of eight 32-bit lanes that the compiler maps to what the file including this is built for. Define NAME.
+/* The sums of a resize, in vectors of eight 32-bit lanes that the compiler maps to what the file including this is
+ * built for. Define NAME.
  *
- * A product needs 8 + 23 bits, so the arithmetic is plain 32-bit integers. Rows: eight rows are turned so that the same sample of all eight lies
- * together; then each tap is one widening, one multiplication and one addition for eight outputs, whatever the positions, and the result is
- * turned back. Columns run along the rows anyway. Bound by the multiplications: one for each tap and sample. */
+ * A product needs 8 + 23 bits, so the arithmetic is plain 32-bit integers. Rows: eight rows are turned so that the
+ * same sample of all eight lies together; then each tap is one widening, one multiplication and one addition for
+ * eight outputs, whatever the positions, and the result is turned back. Columns run along the rows anyway. Bound by
+ * the multiplications: one for each tap and sample. */
 #include <string.h>
 
 #include "image/image_internal.h"

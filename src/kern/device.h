@@ -1,19 +1,22 @@
 /* A device: memory, an order of work, and the op table that computes on it.
  *
- * Memory is of two kinds. *Device* memory belongs to the ops: the host knows its addresses, adds offsets to them and hands them on, but
- * never reads or writes through them. *Stage* memory is the host's and the device's both: pinned where there is such a thing. Bytes pass
- * between the two with write and read, and ops may read and write stage memory too, which costs them more (small results, tables that
- * change rarely). On the CPU both are plain memory; tests/unit/kern/locked.h is a device that holds the host to these rules.
+ * Memory is of two kinds. *Device* memory belongs to the ops: the host knows its addresses, adds offsets to them and
+ * hands them on, but never reads or writes through them. *Stage* memory is the host's and the device's both: pinned
+ * where there is such a thing. Bytes pass between the two with write and read, and ops may read and write stage
+ * memory too, which costs them more (small results, tables that change rarely). On the CPU both are plain memory;
+ * tests/unit/kern/locked.h is a device that holds the host to these rules.
  *
- * Order: everything is put on a stream and runs in the order in which it was put there. Nothing here waits but `wait`; the hooks for
- * weights and the ferry may too: they are for loading and looking in, not for steps. What an operation reads or writes stays allocated, and stage
- * memory that it reads stays as it is, until a mark behind it has been waited for.
+ * Order: everything is put on a stream and runs in the order in which it was put there. Nothing here waits but
+ * `wait`; the hooks for weights and the ferry may too: they are for loading and looking in, not for steps. What an
+ * operation reads or writes stays allocated, and stage memory that it reads stays as it is, until a mark behind it
+ * has been waited for.
  *
- * Errors: alloc and the create functions say DS_E_NOMEM or DS_E_DEVICE. What fails later (a launch, a kernel, a copy) makes the device
- * dead; the next wait says so with DS_E_DEVICE and the first cause, and so do all that follow.
+ * Errors: alloc and the create functions say DS_E_NOMEM or DS_E_DEVICE. What fails later (a launch, a kernel, a
+ * copy) makes the device dead; the next wait says so with DS_E_DEVICE and the first cause, and so do all that
+ * follow.
  *
- * Threads: alloc, free and the create and destroy functions from any thread. A stream, and whatever is put on it, from one thread at a time;
- * `wait` for a fence from any. */
+ * Threads: alloc, free and the create and destroy functions from any thread. A stream, and whatever is put on it,
+ * from one thread at a time; `wait` for a fence from any. */
 #ifndef DS_KERN_DEVICE_H
 #define DS_KERN_DEVICE_H
 
@@ -92,12 +95,14 @@ typedef struct {
     ds_rc (*create)(ds_device **out, uint32_t index, const ds_device_opts *o, ds_err *err);
 } ds_device_kind;
 
-/* NULL-terminated, the preferred ones first; the CPU is the last and always there. A new backend is a line in device.c. */
+/* NULL-terminated, the preferred ones first; the CPU is the last and always there. A new backend is a line in
+ * device.c. */
 extern const ds_device_kind *const ds_device_kinds[];
 extern const ds_device_kind ds_device_cpu;
 extern const ds_device_kind ds_device_cuda; /* in builds with -Dcuda */
 
-/* "cpu", "NAME" or "NAME:INDEX" of a kind, or "auto" (NULL): the first kind that the machine has. DS_E_ARG with what is missing. */
+/* "cpu", "NAME" or "NAME:INDEX" of a kind, or "auto" (NULL): the first kind that the machine has. DS_E_ARG with what
+ * is missing. */
 ds_rc ds_device_open(ds_device **out, const char *which, const ds_device_opts *o, ds_err *err);
 void ds_device_close(ds_device *d); /* NULL is fine */
 

@@ -1,7 +1,8 @@
 /* What every op gets first: where it runs, what it may use, how it rounds.
  *
- * Threads: a ds_exec belongs to one thread (the owner of its pool).   Memory: ops take scratch from the arena and give it back before
- * they return; the arena is sized by ds_kern.scratch_bytes for the largest call, so running out of it is a bug of ours. */
+ * Threads: a ds_exec belongs to one thread (the owner of its pool).   Memory: ops take scratch from the arena and
+ * give it back before they return; the arena is sized by ds_kern.scratch_bytes for the largest call, so running out
+ * of it is a bug of ours. */
 #ifndef DS_KERN_EXEC_H
 #define DS_KERN_EXEC_H
 
@@ -17,8 +18,9 @@ typedef unsigned int atomic_uint;
 #include "base/mem.h"
 #include "base/pool.h"
 
-/* Something that an op found out and the host must hear of: bad values in a table that is too large to check at load, or state that isn't
- * there. The op goes on with zeros; the host looks after the step and throws the step's results away. */
+/* Something that an op found out and the host must hear of: bad values in a table that is too large to check at
+ * load, or state that isn't there. The op goes on with zeros; the host looks after the step and throws the step's
+ * results away. */
 typedef enum {
     DS_FAULT_NONE = 0,
     DS_FAULT_VALUE,   /* NaN or infinity in row `row` of the table named by `tag` */
@@ -44,12 +46,14 @@ typedef struct ds_exec {
 
 typedef void ds_range_fn(void *arg, size_t begin, size_t end, uint32_t member);
 
-/* Calls fn on disjoint ranges that cover 0..n, one range a member, each but the last a multiple of `grain` (>= 1) long; returns when all
- * are done. How n is cut depends on the number of threads, so a result must not depend on it. member < ds_exec_members(e). */
+/* Calls fn on disjoint ranges that cover 0..n, one range a member, each but the last a multiple of `grain` (>= 1)
+ * long; returns when all are done. How n is cut depends on the number of threads, so a result must not depend on it.
+ * member < ds_exec_members(e). */
 void ds_exec_for(ds_exec *e, size_t n, size_t grain, ds_range_fn *fn, void *arg);
 uint32_t ds_exec_members(const ds_exec *e);
 
-/* 64-byte aligned scratch; never NULL. The op marks and rewinds the arena itself. Only the calling thread of an op, not its members. */
+/* 64-byte aligned scratch; never NULL. The op marks and rewinds the arena itself. Only the calling thread of an op,
+ * not its members. */
 void *ds_exec_scratch(ds_exec *e, size_t bytes);
 
 /* Records a fault; any thread. */

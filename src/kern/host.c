@@ -1,4 +1,5 @@
-/* The CPU as a device: device and stage memory are the heap, and everything put on a stream is done when the call returns. */
+/* The CPU as a device: device and stage memory are the heap, and everything put on a stream is done when the call
+ * returns. */
 #include <stdlib.h>
 #include <string.h>
 

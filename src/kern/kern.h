@@ -1,18 +1,24 @@
 /* The op table: everything that the model computes, as about thirty operations that a backend fills in.
  *
  * What holds for every op and every backend:
- *  - An op gets the execution context, then one argument struct. It only enqueues or computes: it doesn't allocate (scratch comes from
- *    the context), doesn't synchronise, and doesn't make the host look at a result. Zero rows are fine and touch nothing.
- *  - All pointers are memory of the device (device.h), 64-byte aligned unless a comment says otherwise. Leading dimensions (ld...) count elements and may exceed the row.
- *  - Activations are f32. In bf16 mode (ds_exec.bf16) the outputs called "rounded" are rounded to the nearest bf16 value, ties to even,
- *    at the end of the op; in f32 mode nothing is rounded. In bf16 mode the input x of every linear holds bf16 values.
- *  - Batch invariance: the bits of a row's result depend on that row's inputs, the weights and the variant alone; not on the other rows,
- *    the number of rows, the cut into chunks or the number of threads. So: one order of accumulation for each (op, weight shape),
- *    attention tiles counted from the start of a row's own key list, experts summed in rank order, no float atomics.
- *  - Ties go to the lower index. -0 equals +0. A NaN score or logit counts as below every number, and never makes an index invalid.
+ *  - An op gets the execution context, then one argument struct. It only enqueues or computes: it doesn't allocate
+ *    (scratch comes from the context), doesn't synchronise, and doesn't make the host look at a result. Zero rows
+ *    are fine and touch nothing.
+ *  - All pointers are memory of the device (device.h), 64-byte aligned unless a comment says otherwise. Leading
+ *    dimensions (ld...) count elements and may exceed the row.
+ *  - Activations are f32. In bf16 mode (ds_exec.bf16) the outputs called "rounded" are rounded to the nearest bf16
+ *    value, ties to even, at the end of the op; in f32 mode nothing is rounded. In bf16 mode the input x of every
+ *    linear holds bf16 values.
+ *  - Batch invariance: the bits of a row's result depend on that row's inputs, the weights and the variant alone;
+ *    not on the other rows, the number of rows, the cut into chunks or the number of threads. So: one order of
+ *    accumulation for each (op, weight shape), attention tiles counted from the start of a row's own key list,
+ *    experts summed in rank order, no float atomics.
+ *  - Ties go to the lower index. -0 equals +0. A NaN score or logit counts as below every number, and never makes an
+ *    index invalid.
  *  - Outputs don't overlap inputs unless a comment allows it.
- *  - ref sums in double and rounds once to f32; it is the oracle. Tolerances are those of a variant against ref, for finite inputs.
- *    "sum(eps)" means |y - ref| <= eps * (sum of the absolute values of the terms), plus one bf16 step where the output is rounded.
+ *  - ref sums in double and rounds once to f32; it is the oracle. Tolerances are those of a variant against ref, for
+ *    finite inputs. "sum(eps)" means |y - ref| <= eps * (sum of the absolute values of the terms), plus one bf16
+ *    step where the output is rounded.
  *
  * Threads: a filled table is constant and shared. */
 #ifndef DS_KERN_KERN_H
@@ -30,8 +36,8 @@ typedef enum {
     DS_MAT_MXFP4,     /* E2M1 pairs, low nibble first: data [out][in/2]; E8M0 scale [out][in/32] */
 } ds_mat_type;
 
-/* A weight matrix, [out][in], where the file has it. No alignment is promised for data and scale. No NaN or infinity in either, except in
- * tables that only embed and engram_gather read. in % 32 == 0 for the FP8 and MXFP4 types. */
+/* A weight matrix, [out][in], where the file has it. No alignment is promised for data and scale. No NaN or infinity
+ * in either, except in tables that only embed and engram_gather read. in % 32 == 0 for the FP8 and MXFP4 types. */
 typedef struct {
     ds_mat_type type;
     uint32_t in;
@@ -43,8 +49,8 @@ typedef struct {
 
 /* ---- step metadata ---- */
 
-/* Which row is what. Rows of one sequence stand together, at increasing, consecutive positions: position p of sequence s is row row0[s] +
- * (p - pos0[s]). Arrays are device buffers. */
+/* Which row is what. Rows of one sequence stand together, at increasing, consecutive positions: position p of
+ * sequence s is row row0[s] + (p - pos0[s]). Arrays are device buffers. */
 typedef struct {
     uint32_t n_rows, n_seqs;
     /* for each row */
@@ -78,9 +84,9 @@ typedef struct {
     uint32_t src_row;
 } ds_seq_rows;
 
-/* Metadata of n_rows rows from that of their sequences: all arrays of a ds_step. Per sequence its members, and blocks[s][0 .. n_blocks);
- * per row pos and seq. With `id_in`: id[r] = id_in[r], dead[r] = id_in[r] < 0. Without: id[r] = 0, index[r] = the row's place in the other
- * set (0 if it has none), dead[r] = dead_in[index[r]]. */
+/* Metadata of n_rows rows from that of their sequences: all arrays of a ds_step. Per sequence its members, and
+ * blocks[s][0 .. n_blocks); per row pos and seq. With `id_in`: id[r] = id_in[r], dead[r] = id_in[r] < 0. Without:
+ * id[r] = 0, index[r] = the row's place in the other set (0 if it has none), dead[r] = dead_in[index[r]]. */
 typedef struct {
     const ds_seq_rows *seq; /* [n_seqs] */
     const uint32_t *block;
@@ -97,8 +103,8 @@ typedef struct {
 } ds_op_rows;
 typedef void ds_rows_fn(ds_exec *e, const ds_op_rows *a);
 
-/* Records of one kind inside the KV blocks: entry j of sequence s is record j % (block_tokens/ratio) of block blocks[s][j /
- * (block_tokens/ratio)]. */
+/* Records of one kind inside the KV blocks: entry j of sequence s is record j % (block_tokens/ratio) of block
+ * blocks[s][j / (block_tokens/ratio)]. */
 typedef struct {
     uint8_t *base; /* block 0 */
     size_t block_bytes;
@@ -120,8 +126,8 @@ static inline uint32_t ds_kv_visible(const ds_kv_view *v, int32_t pos)
     return (uint32_t)(pos + 1) / v->ratio;
 }
 
-/* A ring of records in the state slots (or tail slots), addressed by position: no record is ever moved or cleared, a reader knows which
- * positions are valid. */
+/* A ring of records in the state slots (or tail slots), addressed by position: no record is ever moved or cleared, a
+ * reader knows which positions are valid. */
 typedef struct {
     uint8_t *base; /* slot 0 */
     size_t slot_bytes;
@@ -135,13 +141,15 @@ static inline uint8_t *ds_ring_at(const ds_ring_view *r, uint32_t slot, int32_t 
     return r->base + slot * r->slot_bytes + r->off + (size_t)((uint32_t)pos % r->len) * r->rec_bytes;
 }
 
-/* Record sizes: window D + D/32 bytes (E4M3 codes, then E8M0 scales), main D/2 + D/16 (E2M1 codes, then E4M3 scales), index key or index
- * query of dimension Di: Di/2 + Di/32 (E2M1 codes, then E8M0 scales). Spec 4.2-4.4; byte-exact in every variant. */
+/* Record sizes: window D + D/32 bytes (E4M3 codes, then E8M0 scales), main D/2 + D/16 (E2M1 codes, then E4M3
+ * scales), index key or index query of dimension Di: Di/2 + Di/32 (E2M1 codes, then E8M0 scales). Spec 4.2-4.4;
+ * byte-exact in every variant. */
 #define DS_WIN_REC(D) ((D) + (D) / 32)
 #define DS_MAIN_REC(D) ((D) / 2 + (D) / 16)
 #define DS_IDX_REC(Di) ((Di) / 2 + (Di) / 32)
 
-/* Cosine and sine of position times frequency, [positions][rd/2][2] f32: cos then sin. Built on the host, the same for every backend. */
+/* Cosine and sine of position times frequency, [positions][rd/2][2] f32: cos then sin. Built on the host, the same
+ * for every backend. */
 typedef struct {
     const float *cs;
     uint32_t rd; /* rotary dims, even */
@@ -149,10 +157,11 @@ typedef struct {
 
 /* ---- linear algebra ---- */
 
-/* y[r][g*o + i] = sum_k W[g*o + i][k] * x[r][g*in + k]  (+ bias[g*o + i])  (+ the old y, if add),   o = w->out / groups, in = w->in
- * Grouped: group g of the outputs sees its own slice of x; groups = 1 is the plain linear. o needn't be a multiple of 32 (scale blocks
- * count from row 0 of W). y rounded if `round`. Any out >= 1, any in >= 1 (F32, BF16), in % 32 == 0 (others). y must not overlap x.
- * Tolerance: sum(2e-6). */
+/* y[r][g*o + i] = sum_k W[g*o + i][k] * x[r][g*in + k]  (+ bias[g*o + i])  (+ the old y, if add),   o = w->out /
+ *                                                       groups, in = w->in
+ * Grouped: group g of the outputs sees its own slice of x; groups = 1 is the plain linear. o needn't be a multiple
+ * of 32 (scale blocks count from row 0 of W). y rounded if `round`. Any out >= 1, any in >= 1 (F32, BF16), in % 32
+ * == 0 (others). y must not overlap x. Tolerance: sum(2e-6). */
 typedef struct {
     float *y;
     const float *x;
@@ -173,8 +182,8 @@ typedef struct {
 } ds_op_dequant;
 typedef void ds_dequant_fn(ds_exec *e, const ds_op_dequant *a);
 
-/* y[r][c] = x[r][c] * rsqrt(mean_c(x[r][c]^2) + eps) * w[c], rounded. y may equal x. eps may be as small as 1e-20. An all-zero row gives
- * zeros. Tolerance: 2e-6 relative. */
+/* y[r][c] = x[r][c] * rsqrt(mean_c(x[r][c]^2) + eps) * w[c], rounded. y may equal x. eps may be as small as 1e-20.
+ * An all-zero row gives zeros. Tolerance: 2e-6 relative. */
 typedef struct {
     float *y;
     const float *x;
@@ -185,9 +194,9 @@ typedef struct {
 } ds_op_rmsnorm;
 typedef void ds_rmsnorm_fn(ds_exec *e, const ds_op_rmsnorm *a);
 
-/* Rotates the last rd of each head's `dim` values, adjacent pairs, in place (spec 3.6), at position max(0, pos[r] + shift); the inverse
- * uses -sin. Rounded. Row r, head h at x + r*ldx + h*dim. Tolerance: 2e-7 of the pair's norm (products and sum in f32, no contraction
- * needed). */
+/* Rotates the last rd of each head's `dim` values, adjacent pairs, in place (spec 3.6), at position max(0, pos[r] +
+ * shift); the inverse uses -sin. Rounded. Row r, head h at x + r*ldx + h*dim. Tolerance: 2e-7 of the pair's norm
+ * (products and sum in f32, no contraction needed). */
 typedef struct {
     float *x;
     const int32_t *pos; /* [rows] */
@@ -207,9 +216,8 @@ typedef struct {
 } ds_op_add;
 typedef void ds_add_fn(ds_exec *e, const ds_op_add *a);
 
-/* h[r][i] = silu(min(g, limit)) * clamp(u, -limit, limit), g = g[r][i], u = u[r][i]; limit <= 0: no bounds. silu(v) = v / (1 + exp(-v)).
- * Rounded. h may equal g or u (same ld).
- * Tolerance: 4e-6 relative. */
+/* h[r][i] = silu(min(g, limit)) * clamp(u, -limit, limit), g = g[r][i], u = u[r][i]; limit <= 0: no bounds. silu(v)
+ * = v / (1 + exp(-v)). Rounded. h may equal g or u (same ld). Tolerance: 4e-6 relative. */
 typedef struct {
     float *h;
     const float *g, *u;
@@ -235,7 +243,8 @@ typedef struct {
 } ds_op_argmax;
 typedef void ds_argmax_fn(ds_exec *e, const ds_op_argmax *a);
 
-/* dst[r][0..n) = src[index[r]][0..n) (index NULL: src[r]); moves 4-byte words whatever they mean. lds 0: the same row again and again. */
+/* dst[r][0..n) = src[index[r]][0..n) (index NULL: src[r]); moves 4-byte words whatever they mean. lds 0: the same
+ * row again and again. */
 typedef struct {
     float *dst;
     const float *src;
@@ -265,8 +274,9 @@ typedef void ds_finite_fn(ds_exec *e, const ds_op_finite *a);
 
 /* ---- tokens and streams ---- */
 
-/* y[r][c][0..d) = table row id[r] for id >= 0, else row -1-id of extra; c = 0..copies-1. Rounded (table rows are exact anyway). A NaN or
- * infinity in a table row: zeros and DS_FAULT_VALUE(tag, id). The ids are valid. Table types F32, BF16. */
+/* y[r][c][0..d) = table row id[r] for id >= 0, else row -1-id of extra; c = 0..copies-1. Rounded (table rows are
+ * exact anyway). A NaN or infinity in a table row: zeros and DS_FAULT_VALUE(tag, id). The ids are valid. Table types
+ * F32, BF16. */
 typedef struct {
     float *y;
     const int32_t *id;
@@ -278,13 +288,16 @@ typedef struct {
 } ds_op_embed;
 typedef void ds_embed_fn(ds_exec *e, const ds_op_embed *a);
 
-/* One mHC turn (spec 3.4) in up to three parts, row by row. X [rows][n][d]; a mix row is [pre n | post n | B n*n], B[j*n + k].
- *   1. y != NULL:   X_k <- rounded( post_k * y + sum_j B_jk X_j ),  post and B from mix_in: step 7 of the sublayer that made y
+/* One mHC turn (spec 3.4) in up to three parts, row by row. X [rows][n][d]; a mix row is [pre n | post n | B n*n],
+ * B[j*n + k].
+ *   1. y != NULL:   X_k <- rounded( post_k * y + sum_j B_jk X_j ),  post and B from mix_in: step 7 of the sublayer
+ *      that made y
  *   2. x != NULL:   x = rounded( sum_j pre_j X_j ),  pre from mix_in, the carried mix: step 5 of the next sublayer
- *   3. fn != NULL:  mix_out = steps 1-4 of the next sublayer on the new X;  fn [(2+n)n][n*d], base [(2+n)n], scale [3], all f32
- * mix_in and mix_out may be the same buffer (a row's mix_in is read before its mix_out is written). n <= 8. x may equal y. One call with
- * several parts gives the same bits as several calls.
- * Tolerance: X and x sum(2e-7); m = fn.v sum(1e-6); mix_out 1e-5 relative (20 Sinkhorn rounds in f32 or better). */
+ *   3. fn != NULL:  mix_out = steps 1-4 of the next sublayer on the new X;  fn [(2+n)n][n*d], base [(2+n)n], scale
+ *      [3], all f32
+ * mix_in and mix_out may be the same buffer (a row's mix_in is read before its mix_out is written). n <= 8. x may
+ * equal y. One call with several parts gives the same bits as several calls. Tolerance: X and x sum(2e-7); m = fn.v
+ * sum(1e-6); mix_out 1e-5 relative (20 Sinkhorn rounds in f32 or better). */
 typedef struct {
     float *X;
     const float *y;
@@ -309,8 +322,9 @@ typedef void ds_stream_mean_fn(ds_exec *e, const ds_op_stream_mean *a);
 
 /* ---- caches ---- */
 
-/* Copies row r's bytes into its ring at position pos[r]; of a sequence with more than ring.len rows only the last ring.len. Sequences
- * whose slot is DS_NO_SLOT are skipped. `slot` is step->slot or step->tail. Source rows src + r*src_bytes, the first rec_bytes of each. */
+/* Copies row r's bytes into its ring at position pos[r]; of a sequence with more than ring.len rows only the last
+ * ring.len. Sequences whose slot is DS_NO_SLOT are skipped. `slot` is step->slot or step->tail. Source rows src +
+ * r*src_bytes, the first rec_bytes of each. */
 typedef struct {
     const ds_step *step;
     ds_ring_view ring;
@@ -330,7 +344,8 @@ typedef struct {
 } ds_op_ring_load;
 typedef void ds_ring_load_fn(ds_exec *e, const ds_op_ring_load *a);
 
-/* Window records (spec 4.3): rec[r] of DS_WIN_REC(dim) bytes from x[r][0..dim). dim % 32 == 0. Bytes as ds_kv_window_pack. */
+/* Window records (spec 4.3): rec[r] of DS_WIN_REC(dim) bytes from x[r][0..dim). dim % 32 == 0. Bytes as
+ * ds_kv_window_pack. */
 typedef struct {
     uint8_t *rec; /* [rows][DS_WIN_REC(dim)] */
     const float *x;
@@ -339,8 +354,8 @@ typedef struct {
 } ds_op_win_quant;
 typedef void ds_win_quant_fn(ds_exec *e, const ds_op_win_quant *a);
 
-/* Index records (spec 4.2) of n vectors, vector i at x + i*dim: rec[i] of DS_IDX_REC(dim) bytes. dim % 32 == 0. Bytes as
- * ds_kv_index_pack. */
+/* Index records (spec 4.2) of n vectors, vector i at x + i*dim: rec[i] of DS_IDX_REC(dim) bytes. dim % 32 == 0.
+ * Bytes as ds_kv_index_pack. */
 typedef struct {
     uint8_t *rec;
     const float *x;
@@ -349,11 +364,12 @@ typedef struct {
 } ds_op_idx_quant;
 typedef void ds_idx_quant_fn(ds_exec *e, const ds_op_idx_quant *a);
 
-/* Pools pairs of tokens (spec 3.9, ratio 2). For a row at odd position p >= store_from: u[r] = rounded( w0 * k_{p-1} + w1 * k_p ), (w0,
- * w1) = softmax(z_{p-1}, z_p) per channel; the partner p-1 is the row before, or, when p is its sequence's first row, the slot's
- * open-group record, which must carry position p-1 (else zeros and DS_FAULT_GROUP(tag, p-1)). All other rows: u[r] = 0. Afterwards the
- * last ring.len rows of each sequence are written to the open-group ring.
- * Open record: int32 position, padded to 64 bytes, then f32 k[dim], z[dim]. Tolerance: 2e-6 relative to max(|k_{p-1}|, |k_p|). */
+/* Pools pairs of tokens (spec 3.9, ratio 2). For a row at odd position p >= store_from: u[r] = rounded( w0 * k_{p-1}
+ * + w1 * k_p ), (w0, w1) = softmax(z_{p-1}, z_p) per channel; the partner p-1 is the row before, or, when p is its
+ * sequence's first row, the slot's open-group record, which must carry position p-1 (else zeros and
+ * DS_FAULT_GROUP(tag, p-1)). All other rows: u[r] = 0. Afterwards the last ring.len rows of each sequence are
+ * written to the open-group ring. Open record: int32 position, padded to 64 bytes, then f32 k[dim], z[dim].
+ * Tolerance: 2e-6 relative to max(|k_{p-1}|, |k_p|). */
 typedef struct {
     const ds_step *step;
     ds_ring_view open; /* rec_bytes = DS_OPEN_REC(dim) */
@@ -365,8 +381,8 @@ typedef struct {
 typedef void ds_pool_pairs_fn(ds_exec *e, const ds_op_pool_pairs *a);
 #define DS_OPEN_REC(D) (64 + 2 * (size_t)(D) * sizeof(float))
 
-/* For every row whose position completes an entry ((pos+1) % ratio == 0) and is >= store_from: quantises x[r] and writes the record of
- * entry pos / ratio.
+/* For every row whose position completes an entry ((pos+1) % ratio == 0) and is >= store_from: quantises x[r] and
+ * writes the record of entry pos / ratio.
  * kv_store: main records, dim = D.  idx_store: index records, dim = Di. Bytes as ds_kv_main_pack, ds_kv_index_pack. */
 typedef struct {
     const ds_step *step;
@@ -379,13 +395,14 @@ typedef void ds_kv_store_fn(ds_exec *e, const ds_op_kv_store *a);
 /* ---- sparse attention ---- */
 
 /* Scores and selection (spec 3.10). For row r at position p, V = visible entries of `keys`:
- *   score_j = sum_h (g[r][h] * g_scale) * max(0, q_h . ik_j),   heads in increasing order, q and ik the dequantised records
- *   admissible: j < V and, if pool_in, block j / pool_block is in pool_in[r]
- *   sel[r] = the min(topk, admissible) best, tie to the lower j, written in increasing order; n_sel[r] = how many
- *   pool_out: block score = best score of its visible entries; the block that holds entry V-1 is always kept; the min(pool_blocks,
- *   blocks) best whose score is above -inf, increasing order; sel itself isn't restricted by it.
- * V = 0: n_sel = 0, n_pool = 0. A NaN score is -inf and still admissible (sorted last). Dots of a 32-group are exact in f32; tolerance of
- * a score: sum(1e-6). */
+ *   score_j = sum_h (g[r][h] * g_scale) * max(0, q_h . ik_j),   heads in increasing order, q and ik the dequantised
+ *                                                               records
+ *   admissible: j < V and, if pool_in, block j / pool_block is in pool_in[r] sel[r] = the min(topk, admissible)
+ *   best, tie to the lower j, written in increasing order; n_sel[r] = how many pool_out: block score = best score of
+ *   its visible entries; the block that holds entry V-1 is always kept; the min(pool_blocks, blocks) best whose
+ *   score is above -inf, increasing order; sel itself isn't restricted by it.
+ * V = 0: n_sel = 0, n_pool = 0. A NaN score is -inf and still admissible (sorted last). Dots of a 32-group are exact
+ * in f32; tolerance of a score: sum(1e-6). */
 typedef struct {
     const ds_step *step;
     ds_kv_view keys;
@@ -403,13 +420,15 @@ typedef struct {
 } ds_op_index_topk;
 typedef void ds_index_topk_fn(ds_exec *e, const ds_op_index_topk *a);
 
-/* Attention with sink (spec 3.11). The key list of row r (position p, sequence s): window positions first..last in increasing order, then
- * the selected main entries in increasing order (sel NULL: none).
+/* Attention with sink (spec 3.11). The key list of row r (position p, sequence s): window positions first..last in
+ * increasing order, then the selected main entries in increasing order (sel NULL: none).
  *   causal:     first = max(win_lo[s], p - window + 1), last = p
- *   bidir:      first = max(win_lo[s], pos0[s] - window), last = pos0[s] + count[s] - 1: a draft block sees the ring and all of itself
+ *   bidir:      first = max(win_lo[s], pos0[s] - window), last = pos0[s] + count[s] - 1: a draft block sees the ring
+ *               and all of itself
  *   both:       first >= 0; positions >= pos0[s] are this step's own records rec[row]; earlier ones are in the ring
  *   s_i = (q_h . e_i) * scale;  o_h = sum exp(s_i - M) e_i / (sum exp(s_i - M) + exp(sink_h - M)),  M = max s_i
- * An entry is key and value. An empty list gives zeros. o rounded; o may equal q. Tolerance: 4e-6 * max |e_i| (f32 mode). */
+ * An entry is key and value. An empty list gives zeros. o rounded; o may equal q. Tolerance: 4e-6 * max |e_i| (f32
+ * mode). */
 typedef struct {
     const ds_step *step;
     float *o;
@@ -429,10 +448,14 @@ typedef void ds_attention_fn(ds_exec *e, const ds_op_attention *a);
 
 /* ---- experts ---- */
 
-/* Router (spec 3.13). s_e = sqrt(softplus(logit[r][e] / temp)); the k best s_e + b_e with b = dead[r] ? bias_vl : bias; sel[r][0..k) in
- * falling order of s_e + b_e (the rank order), w[r][i] = s / (sum of the chosen s + 1e-20) * scale  if norm (and k > 1), else s * scale.
- * bias_vl NULL: bias. dead NULL: no row is. softplus is exact for large and small inputs (log1p). sel holds k different valid ids
- * whatever the logits. Tolerance: w 4e-6 relative; equal choice unless two scores are within 1e-6. */
+/* Router (spec 3.13). s_e = sqrt(softplus(logit[r][e] / temp)); the k best s_e + b_e with b = dead[r] ? bias_vl :
+ * bias; sel[r][0..k) in
+ * falling order of s_e + b_e (the rank order), w[r][i] = s / (sum of the chosen s + 1e-20) * scale  if norm (and k >
+ *                                                                                                   1), else s *
+ *                                                                                                   scale.
+ * bias_vl NULL: bias. dead NULL: no row is. softplus is exact for large and small inputs (log1p). sel holds k
+ * different valid ids whatever the logits. Tolerance: w 4e-6 relative; equal choice unless two scores are within
+ * 1e-6. */
 typedef struct {
     int32_t *sel;       /* [rows][k] */
     float *w;           /* [rows][k] */
@@ -446,11 +469,12 @@ typedef struct {
 } ds_op_route;
 typedef void ds_route_fn(ds_exec *e, const ds_op_route *a);
 
-/* Routed experts (spec 3.13), those that this place owns: experts first .. first + n - 1, whose matrices are w1[0..n) and so on. For each
- * pair (r, i) with x = sel[r][i] - first in [0, n):
- *   g = rounded(W1_x x[r]), u = rounded(W3_x x[r]), h = rounded( w[r][i] * silu(min(g, limit)) * clamp(u) ), part[r][i] = rounded(W2_x h)
- * The results of other pairs are not touched: another place computes them, and what all computed is put together before experts_sum.
- * Tolerance: sum(4e-6) over both layers. */
+/* Routed experts (spec 3.13), those that this place owns: experts first .. first + n - 1, whose matrices are
+ * w1[0..n) and so on. For each pair (r, i) with x = sel[r][i] - first in [0, n):
+ *   g = rounded(W1_x x[r]), u = rounded(W3_x x[r]), h = rounded( w[r][i] * silu(min(g, limit)) * clamp(u) ),
+ *   part[r][i] = rounded(W2_x h)
+ * The results of other pairs are not touched: another place computes them, and what all computed is put together
+ * before experts_sum. Tolerance: sum(4e-6) over both layers. */
 typedef struct {
     float *part;                /* [rows][k][d] */
     const float *x;             /* [rows][d] */
@@ -463,7 +487,8 @@ typedef struct {
 } ds_op_experts_part;
 typedef void ds_experts_part_fn(ds_exec *e, const ds_op_experts_part *a);
 
-/* y[r] = rounded( (((part[r][0] + part[r][1]) + part[r][2]) + ...) + shared[r] ). y may equal shared. Tolerance: sum(1e-6). */
+/* y[r] = rounded( (((part[r][0] + part[r][1]) + part[r][2]) + ...) + shared[r] ). y may equal shared. Tolerance:
+ * sum(1e-6). */
 typedef struct {
     float *y;
     const float *part;   /* [rows][k][d] */
@@ -475,11 +500,12 @@ typedef void ds_experts_sum_fn(ds_exec *e, const ds_op_experts_sum *a);
 
 /* ---- Engram ---- */
 
-/* Table rows of each token (spec 3.12). t_0.. = map[id] at p, p-1, ...; going back stops at position 0 and at a dead token; from there on
- * `pad`. Earlier tokens are rows of this step or history records; a missing one: pad and DS_FAULT_HISTORY(tag, position). row[r][c] for
- * column c = (order - 2) * heads + head: (t_0 m_0 ^ ... ^ t_{order-1} m_{order-1}) % prime[c] + offset[c], uint64 arithmetic. store:
- * afterwards the last hist.len rows of each sequence are written to the history.
- * History record: int32 position, int32 class or -1 when dead. Ids below 0 are dead rows. */
+/* Table rows of each token (spec 3.12). t_0.. = map[id] at p, p-1, ...; going back stops at position 0 and at a dead
+ * token; from there on `pad`. Earlier tokens are rows of this step or history records; a missing one: pad and
+ * DS_FAULT_HISTORY(tag, position). row[r][c] for column c = (order - 2) * heads + head: (t_0 m_0 ^ ... ^ t_{order-1}
+ * m_{order-1}) % prime[c] + offset[c], uint64 arithmetic. store: afterwards the last hist.len rows of each sequence
+ * are written to the history. History record: int32 position, int32 class or -1 when dead. Ids below 0 are dead
+ * rows. */
 typedef struct {
     const ds_step *step;
     ds_ring_view hist;  /* rec_bytes 8 */
@@ -493,9 +519,9 @@ typedef struct {
 } ds_op_engram_hash;
 typedef void ds_engram_hash_fn(ds_exec *e, const ds_op_engram_hash *a);
 
-/* y[r][c*width ..] = table row row[r][c], dequantised (exact, rounded). NaN or infinity in a row or its scales: zeros and
- * DS_FAULT_VALUE(tag, row). Table types FP8_ROWS, BF16, F32. The table may be hundreds of gigabytes of mapped file: touch only the rows
- * asked for. Dead rows (step->dead) may be left zero without reading. */
+/* y[r][c*width ..] = table row row[r][c], dequantised (exact, rounded). NaN or infinity in a row or its scales:
+ * zeros and DS_FAULT_VALUE(tag, row). Table types FP8_ROWS, BF16, F32. The table may be hundreds of gigabytes of
+ * mapped file: touch only the rows asked for. Dead rows (step->dead) may be left zero without reading. */
 typedef struct {
     float *y;
     const uint64_t *row; /* [rows][cols] */
@@ -507,9 +533,8 @@ typedef struct {
 } ds_op_engram_gather;
 typedef void ds_engram_gather_fn(ds_exec *e, const ds_op_engram_gather *a);
 
-/* Gate and add (spec 3.12), in place on X. kv[r] = [key_0 | ... | key_{n-1} | val], each d wide. w = q_weight * k_weight, [n][d]. Dead
- * rows keep their X. X rounded.
- * Tolerance: dot sum(1e-6), X sum(2e-6). */
+/* Gate and add (spec 3.12), in place on X. kv[r] = [key_0 | ... | key_{n-1} | val], each d wide. w = q_weight *
+ * k_weight, [n][d]. Dead rows keep their X. X rounded. Tolerance: dot sum(1e-6), X sum(2e-6). */
 typedef struct {
     float *X;        /* [rows][n][d] */
     const float *kv; /* [rows][(n+1)*d] */
@@ -523,8 +548,9 @@ typedef void ds_engram_fuse_fn(ds_exec *e, const ds_op_engram_fuse *a);
 
 /* ---- vision ---- */
 
-/* 2-D rotary embedding in place (spec 3.15): patch r is (row, col) = (r / n_w, r % n_w); in each head dims i and i + dim/2 are a pair;
- * angle i < dim/4: row * f_i, else col * f_{i - dim/4}. cs [positions][dim/4][2]. Rounded. dim % 4 == 0. */
+/* 2-D rotary embedding in place (spec 3.15): patch r is (row, col) = (r / n_w, r % n_w); in each head dims i and i +
+ * dim/2 are a pair; angle i < dim/4: row * f_i, else col * f_{i - dim/4}. cs [positions][dim/4][2]. Rounded. dim % 4
+ * == 0. */
 typedef struct {
     float *x;
     const float *cs;
@@ -533,8 +559,8 @@ typedef struct {
 } ds_op_rope2d;
 typedef void ds_rope2d_fn(ds_exec *e, const ds_op_rope2d *a);
 
-/* Full attention of n patches: o[i][h] = sum_j softmax_j(q_i,h . k_j,h * scale) v_j,h. Head h at h*dim in a row; q, k, v share ld. o
- * [n][heads*dim], rounded. Tolerance: 4e-6 * max |v|. */
+/* Full attention of n patches: o[i][h] = sum_j softmax_j(q_i,h . k_j,h * scale) v_j,h. Head h at h*dim in a row; q,
+ * k, v share ld. o [n][heads*dim], rounded. Tolerance: 4e-6 * max |v|. */
 typedef struct {
     float *o;
     const float *q, *k, *v;
@@ -544,7 +570,8 @@ typedef struct {
 } ds_op_vit_attention;
 typedef void ds_vit_attention_fn(ds_exec *e, const ds_op_vit_attention *a);
 
-/* out[(cy*gw + cx)][c*s*s + dy*s + dx] = x[(cy*s + dy)*n_w + cx*s + dx][c], 0 outside the image; gh = ceil(n_h/s), gw = ceil(n_w/s). */
+/* out[(cy*gw + cx)][c*s*s + dy*s + dx] = x[(cy*s + dy)*n_w + cx*s + dx][c], 0 outside the image; gh = ceil(n_h/s),
+ * gw = ceil(n_w/s). */
 typedef struct {
     float *out;
     const float *x; /* [n_h*n_w][dim] */
@@ -599,13 +626,14 @@ typedef struct {
     float logprob;
 } ds_logprob;
 
-/* Draws tokens, and keeps drafts that equal the draw at their place: the draw for output position i is a pure function of the logits, the
- * seed, i and the tokens in front, so drafts never change a text.
- * Order of operations for a row: penalties and bias on the raw logits, mask, what is held back, temperature, top-k, top-p (the smallest set
- * of the renormalised remainder that reaches p), min-p, draw with random number (seed, i). Ties go to the lower id everywhere. Tokens that
- * stand are counted in n_output, stop ids excepted, and the counts in front of a row include them.
- * With `id`: rows are proposals, n is 1, nothing is counted or masked, and where nothing is allowed the largest logit is taken.
- * On the CPU every variant has the bits of ref; other backends may round probabilities otherwise, and say how. */
+/* Draws tokens, and keeps drafts that equal the draw at their place: the draw for output position i is a pure
+ * function of the logits, the seed, i and the tokens in front, so drafts never change a text. Order of operations
+ * for a row: penalties and bias on the raw logits, mask, what is held back, temperature, top-k, top-p (the smallest
+ * set of the renormalised remainder that reaches p), min-p, draw with random number (seed, i). Ties go to the lower
+ * id everywhere. Tokens that stand are counted in n_output, stop ids excepted, and the counts in front of a row
+ * include them. With `id`: rows are proposals, n is 1, nothing is counted or masked, and where nothing is allowed
+ * the largest logit is taken. On the CPU every variant has the bits of ref; other backends may round probabilities
+ * otherwise, and say how. */
 typedef struct {
     const float *logits; /* finite */
     size_t ld;
@@ -674,8 +702,8 @@ typedef struct {
     ds_sample_fn *sample;
 } ds_kern;
 
-/* Fills the table for this machine. want: NULL = the best here, or "ref", "avx2", "avx512", "amx". An op without a body in the wanted set
- * has that of the next lower one. DS_E_ARG: no such set, or this CPU lacks it. */
+/* Fills the table for this machine. want: NULL = the best here, or "ref", "avx2", "avx512", "amx". An op without a
+ * body in the wanted set has that of the next lower one. DS_E_ARG: no such set, or this CPU lacks it. */
 ds_rc ds_kern_init(ds_kern *k, const char *want, ds_err *err);
 
 #endif

@@ -1,8 +1,9 @@
 /* Benchmarks of the kernels: each op at real shapes, next to what the machine can do at most, measured in the same run.
  *
- * A case is checked against ref before it is timed. Its inputs are larger than the caches where the op is bound by memory. Times are those of the calling thread's CPU clock with one thread (so
- * that other programs disturb less) and of the wall clock with more.
- * Threads: one call at a time.   Memory: up to 1 GiB for weights that don't fit in a cache; all freed at the end. */
+ * A case is checked against ref before it is timed. Its inputs are larger than the caches where the op is bound by
+ * memory. Times are those of the calling thread's CPU clock with one thread (so that other programs disturb less)
+ * and of the wall clock with more. Threads: one call at a time.   Memory: up to 1 GiB for weights that don't fit in
+ * a cache; all freed at the end. */
 #ifndef DS_KERNBENCH_BENCH_H
 #define DS_KERNBENCH_BENCH_H
 
@@ -34,7 +35,8 @@ typedef struct {
     uint32_t ms;         /* time for a case; 0 = 200 */
 } ds_bench_opts;
 
-/* DS_E_ARG: unknown op, or kernels that this machine lacks; DS_E_NOMEM; DS_E_FORMAT: a variant that differs from ref by more than its contract. */
+/* DS_E_ARG: unknown op, or kernels that this machine lacks; DS_E_NOMEM; DS_E_FORMAT: a variant that differs from ref
+ * by more than its contract. */
 ds_rc ds_bench_run(const ds_bench_opts *o, ds_bench_fn *fn, void *ctx, ds_err *err);
 extern const char ds_bench_ops[]; /* names, separated by "|" */
 

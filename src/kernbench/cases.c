@@ -39,7 +39,8 @@ static size_t scale_bytes(ds_mat_type type, size_t out, size_t in)
     return type == DS_MAT_BF16 ? 0 : type == DS_MAT_MXFP4 ? out * in / 32 : (out + 31) / 32 * (in / 32);
 }
 
-/* Weight i of as many as the cold bytes hold. Random bytes are no good as bf16, whose exponents would be anything: `bf16` is one such weight, used when the type asks for it. */
+/* Weight i of as many as the cold bytes hold. Random bytes are no good as bf16, whose exponents would be anything:
+ * `bf16` is one such weight, used when the type asks for it. */
 static ds_mat cold_mat(const run *r, size_t i, ds_mat_type type, uint32_t in, uint64_t out, const uint8_t *scales)
 {
     size_t bytes = (mat_bytes(type, out, in) + 63) / 64 * 64, n = r->cold_bytes / bytes;

@@ -1,4 +1,5 @@
-/* Reading, written once and built for each width of vectors: DS_ROOF_READ names the function. Narrow loads can keep a core below what its memory gives. */
+/* Reading, written once and built for each width of vectors: DS_ROOF_READ names the function. Narrow loads can keep
+ * a core below what its memory gives. */
 #include "kernbench/roof.h"
 
 /* A line of the cache. */

@@ -1,20 +1,22 @@
-/* What lies where in a KV block and in a state slot, as data: two processes may exchange their bytes when their layouts are equal.
+/* What lies where in a KV block and in a state slot, as data: two processes may exchange their bytes when their
+ * layouts are equal.
  *
- * A layout lists *parts*: rows of records of one kind. Those of a block come first, then those of a slot. Written down canonically
- * (docs/formats/kv-block.md), its SHA-256 is the layout id, which is in every block's key: what one process can't read or wouldn't
- * have computed bit for bit, it doesn't find.
- * Who fills it: the model the places (ds_model_kv_layout), the engine what it computes with (mode, activations).
- * Threads: plain data.   Memory: none is allocated. */
+ * A layout lists *parts*: rows of records of one kind. Those of a block come first, then those of a slot. Written
+ * down canonically (docs/formats/kv-block.md), its SHA-256 is the layout id, which is in every block's key: what one
+ * process can't read or wouldn't have computed bit for bit, it doesn't find. Who fills it: the model the places
+ * (ds_model_kv_layout), the engine what it computes with (mode, activations). Threads: plain data.   Memory: none is
+ * allocated. */
 #ifndef DS_KV_LAYOUT_H
 #define DS_KV_LAYOUT_H
 
 #include <stddef.h>
 #include <stdint.h>
 
-/* Tokens of a block: the one place that says so. Part of every format and key; another value is another DS_KV_LAYOUT_VERSION. */
+/* Tokens of a block: the one place that says so. Part of every format and key; another value is another
+ * DS_KV_LAYOUT_VERSION. */
 #define DS_KV_BLOCK_TOKENS 128
-/* Rows of a verify step that window rings have room for behind the window at least, so that rejected rows overwrite nothing that may be read
- * again. A model with longer draft blocks has more (ds_kv_layout.rollback). */
+/* Rows of a verify step that window rings have room for behind the window at least, so that rejected rows overwrite
+ * nothing that may be read again. A model with longer draft blocks has more (ds_kv_layout.rollback). */
 #define DS_KV_ROLLBACK 6
 
 #define DS_KV_LAYOUT_VERSION 1u /* of the records' meaning: changes whenever equal bytes would be read differently */

@@ -18,8 +18,8 @@ ds_rc ds_code_init(ds_code *c, uint32_t k, uint32_t m, ds_err *err);
 /* From the first k of shard[0..k+m), each `bytes` long, writes the last m. */
 void ds_code_encode(const ds_code *c, uint8_t *const *shard, size_t bytes);
 
-/* Fills the missing ones of the first k shards from those that are there: have[i] says so of each. At least k must be there;
- * shard[i] needs memory where i < k or have[i]. O(k * missing * bytes). */
+/* Fills the missing ones of the first k shards from those that are there: have[i] says so of each. At least k must
+ * be there; shard[i] needs memory where i < k or have[i]. O(k * missing * bytes). */
 void ds_code_decode(const ds_code *c, uint8_t *const *shard, const bool *have, size_t bytes);
 
 #endif

@@ -1,7 +1,7 @@
 /* The bytes of a segment (docs/formats/segment.md): headers and footer to structs and back.
  *
- * Reading is reading of outside bytes: everything is checked, and what comes out is within its limits. Writing takes what reading gives.
- * Threads: no state.   Memory: the caller's. */
+ * Reading is reading of outside bytes: everything is checked, and what comes out is within its limits. Writing takes
+ * what reading gives. Threads: no state.   Memory: the caller's. */
 #ifndef DS_KVSTORE_FORMAT_H
 #define DS_KVSTORE_FORMAT_H
 
@@ -65,7 +65,8 @@ static inline uint64_t ds_seg_record_at(uint32_t n, uint32_t i, uint32_t shard_b
 uint64_t ds_seg_extent_bytes(uint32_t n, uint32_t shard_bytes);
 /* Writes ds_seg_extent_header_bytes(x->n) bytes. */
 void ds_seg_extent_write(uint8_t *out, const ds_seg_extent *x, const ds_seg_header *h);
-/* in: n_in bytes from where the extent begins, DS_SEG_EXTENT_MAX_HEADER or up to the file's end. x->offset: where it was read. */
+/* in: n_in bytes from where the extent begins, DS_SEG_EXTENT_MAX_HEADER or up to the file's end. x->offset: where it
+ * was read. */
 ds_rc ds_seg_extent_read(ds_seg_extent *x, const uint8_t *in, size_t n_in, uint64_t offset, const ds_seg_header *h, ds_err *err);
 
 /* In front of a shard: what it is a shard of. */

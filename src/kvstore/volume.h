@@ -1,11 +1,12 @@
 /* A volume: segments of one store on its k + m devices. (docs/formats/segment.md)
  *
- * Extents are appended, made durable by commit, and read back by place. Nothing is ever changed in place: a segment is begun, filled,
- * sealed and one day dropped. What is where is the caller's to remember; open tells it of every block that was durable.
+ * Extents are appended, made durable by commit, and read back by place. Nothing is ever changed in place: a segment
+ * is begun, filled, sealed and one day dropped. What is where is the caller's to remember; open tells it of every
+ * block that was durable.
  *
- * Threads: append, commit, seal, drop from one thread (the writer); readers from any number of others, each with a ds_volume_reader of its
- * own. A segment that is dropped while it is read goes when its last reader is done.   Memory: a few hundred bytes a segment; a writer's
- * buffer for one extent; a reader's for its shards. */
+ * Threads: append, commit, seal, drop from one thread (the writer); readers from any number of others, each with a
+ * ds_volume_reader of its own. A segment that is dropped while it is read goes when its last reader is
+ * done.   Memory: a few hundred bytes a segment; a writer's buffer for one extent; a reader's for its shards. */
 #ifndef DS_KVSTORE_VOLUME_H
 #define DS_KVSTORE_VOLUME_H
 
@@ -38,9 +39,10 @@ typedef struct {
 /* The code for n devices when nobody says: 10+2, 4+2, 2+1, 1+1, 1+0, and n-2+2 or n-1+1 between them. */
 void ds_volume_default_code(uint32_t n, uint32_t *k, uint32_t *m);
 
-/* Makes the directories' store.json or checks them, then reads what is there. Up to m devices may be missing from a store that exists (their
- * directories empty or unreadable): it is degraded then, and they get files again only by repair. DS_E_ARG: code, directories. DS_E_IO.
- * DS_E_FORMAT: they belong to different stores, or too few of them are left. DS_E_AGAIN: another process has the store open. */
+/* Makes the directories' store.json or checks them, then reads what is there. Up to m devices may be missing from a
+ * store that exists (their directories empty or unreadable): it is degraded then, and they get files again only by
+ * repair. DS_E_ARG: code, directories. DS_E_IO. DS_E_FORMAT: they belong to different stores, or too few of them are
+ * left. DS_E_AGAIN: another process has the store open. */
 ds_rc ds_volume_open(ds_volume **out, const ds_volume_opts *o, ds_err *err);
 /* Seals what is open. No reader may be left. NULL is fine. */
 void ds_volume_close(ds_volume *v);
@@ -67,16 +69,17 @@ typedef struct {
 } ds_volume_extent;
 enum { DS_VOLUME_CLASSES = 8 };
 
-/* Writes an extent at the end of its class's open segment and says where; a segment that is full, or of another layout, is sealed and the
- * next one begun. Nothing counts before commit. DS_E_AGAIN: it would exceed the capacity; drop a segment first. DS_E_IO: too few devices
- * took it, and nothing of it will be found. */
+/* Writes an extent at the end of its class's open segment and says where; a segment that is full, or of another
+ * layout, is sealed and the next one begun. Nothing counts before commit. DS_E_AGAIN: it would exceed the capacity;
+ * drop a segment first. DS_E_IO: too few devices took it, and nothing of it will be found. */
 ds_rc ds_volume_append(ds_volume *v, const ds_volume_extent *x, ds_volume_place *first, ds_err *err);
-/* Makes durable all that was appended since the last one. DS_E_IO: it wasn't on k+1 devices (all, where m is 0), and none of it
- * counts. */
+/* Makes durable all that was appended since the last one. DS_E_IO: it wasn't on k+1 devices (all, where m is 0), and
+ * none of it counts. */
 ds_rc ds_volume_commit(ds_volume *v, ds_err *err);
 /* No more extents for the class's open segment; its footer is written. */
 ds_rc ds_volume_seal(ds_volume *v, uint32_t klass, ds_err *err);
-/* Removes a segment's files. Readers that have it go on; new ones are told that it is gone. False: there is none, or it is open. */
+/* Removes a segment's files. Readers that have it go on; new ones are told that it is gone. False: there is none, or
+ * it is open. */
 bool ds_volume_drop(ds_volume *v, uint64_t segment);
 
 /* ---- reading ---- */
@@ -103,8 +106,9 @@ typedef struct {
 ds_rc ds_volume_reader_create(ds_volume_reader **out, ds_volume *v, ds_err *err);
 void ds_volume_reader_destroy(ds_volume_reader *r); /* waits for operations in flight; NULL is fine */
 
-/* The block with this key at that place into out [block_bytes of its segment]. Asks k+1 devices and takes the first k; a device that
- * still owes an answer to an earlier call is asked last. out holds anything when it isn't DS_READ_OK. info may be NULL. */
+/* The block with this key at that place into out [block_bytes of its segment]. Asks k+1 devices and takes the first
+ * k; a device that still owes an answer to an earlier call is asked last. out holds anything when it isn't
+ * DS_READ_OK. info may be NULL. */
 ds_read_result ds_volume_read(ds_volume_reader *r, const ds_volume_place *p, const ds_key *key, uint8_t *out, size_t cap,
                               const ds_read_opts *o, ds_read_info *info);
 

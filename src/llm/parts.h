@@ -7,8 +7,8 @@
 #include "base/pool.h"
 #include "model/model.h"
 
-/* The team of threads and on it the model with the kernels wanted (NULL: the best). The token map for Engram comes from the
- * directory's tokenizer.json when the checkpoint has none. On failure both are NULL. */
+/* The team of threads and on it the model with the kernels wanted (NULL: the best). The token map for Engram comes
+ * from the directory's tokenizer.json when the checkpoint has none. On failure both are NULL. */
 ds_rc ds_llm_open_model(ds_pool **pool, ds_model **model, const char *dir, const char *kernels, const ds_pool_opts *team, ds_err *err);
 const ds_model *ds_llm_model(const ds_llm *l);
 
@@ -18,7 +18,8 @@ ds_rc ds_llm_check_vocab(const ds_tokenizer *t, const char *dir, uint32_t vocab,
 ds_rc ds_llm_token_map(void *ctx, const char *dir, int32_t *map, uint32_t vocab, ds_err *err);
 /* eos_token_id of the directory's generation_config.json, a number or a list; config.json's where there is none. */
 ds_rc ds_llm_read_stop_ids(int32_t ids[DS_LLM_STOP_IDS], size_t *n_ids, const char *dir, const ds_config *c, ds_err *err);
-/* What the keys of this model's cached blocks rest on: its content, its tokenizer, the prompts' dialect. `how`: as for ds_model_digest. */
+/* What the keys of this model's cached blocks rest on: its content, its tokenizer, the prompts' dialect. `how`: as
+ * for ds_model_digest. */
 ds_rc ds_llm_identity(ds_engine_identity *out, const ds_model *m, const char *dir, const char *dialect, const ds_model_digest_opts *how,
                       ds_model_digest_info *info, ds_err *err);
 /* Memory that this process may take, by the kernel's own estimate; SIZE_MAX if it can't be read. */

@@ -1,9 +1,11 @@
-/* Reads one HTTP/1.1 answer, piece by piece as it comes from the socket: status, framing, and what the load generator wants to know from the body.
+/* Reads one HTTP/1.1 answer, piece by piece as it comes from the socket: status, framing, and what the load
+ * generator wants to know from the body.
  *
- * A body is either a stream of server-sent events or one JSON text. Of both only a few members are looked for, by their quoted name: a quotation mark inside a JSON string is
- * escaped, so `"name":` can't be part of a text. That is exact for JSON and costs a tenth of parsing it.
- * Everything is bounded: a head has at most DS_ANSWER_HEAD_MAX bytes, a line of a stream or a whole JSON body at most DS_ANSWER_LINE_MAX; more is a DS_ANSWER_BAD.
- * Threads: one owner.   Memory: buffers for what is cut by the end of a piece; ds_answer_fini frees them. */
+ * A body is either a stream of server-sent events or one JSON text. Of both only a few members are looked for, by
+ * their quoted name: a quotation mark inside a JSON string is escaped, so `"name":` can't be part of a text. That is
+ * exact for JSON and costs a tenth of parsing it. Everything is bounded: a head has at most DS_ANSWER_HEAD_MAX
+ * bytes, a line of a stream or a whole JSON body at most DS_ANSWER_LINE_MAX; more is a DS_ANSWER_BAD. Threads: one
+ * owner.   Memory: buffers for what is cut by the end of a piece; ds_answer_fini frees them. */
 #ifndef DS_LOADGEN_ANSWER_H
 #define DS_LOADGEN_ANSWER_H
 
@@ -51,7 +53,8 @@ ds_answer_state ds_answer_feed(ds_answer *a, const char *bytes, size_t n, size_t
 /* The peer closed its side: DONE if the answer may end so. */
 ds_answer_state ds_answer_eof(ds_answer *a);
 
-/* The value of the first member `name` in JSON text, NULL when there is none. For a string *n is the length of its text inside the quotation marks, which start[0..n) is. */
+/* The value of the first member `name` in JSON text, NULL when there is none. For a string *n is the length of its
+ * text inside the quotation marks, which start[0..n) is. */
 const char *ds_answer_string(const char *json, size_t n, const char *name, size_t *len);
 bool ds_answer_number(const char *json, size_t n, const char *name, uint64_t *out);
 

@@ -1,7 +1,8 @@
 /* The event loop: a timer for what is due, an epoll set for what is under way.
  *
- * A connection is free -> connecting -> sending -> receiving -> idle (kept alive) or free. Requests under way hang in a list ordered by the time due, which is also the order of
- * their deadlines. A request on a kept connection that turns out to be closed goes out again on a new one, once; it stays due when it was. */
+ * A connection is free -> connecting -> sending -> receiving -> idle (kept alive) or free. Requests under way hang
+ * in a list ordered by the time due, which is also the order of their deadlines. A request on a kept connection that
+ * turns out to be closed goes out again on a new one, once; it stays due when it was. */
 #include "loadgen/load.h"
 
 #include <assert.h>
@@ -202,7 +203,8 @@ static bool start_connect(loop *l, conn *c)
 
 /* ---- the end of a request ---- */
 
-/* Closed loop: whoever had this request comes again. After a failure not at once, or a server that refuses would be asked without pause. */
+/* Closed loop: whoever had this request comes again. After a failure not at once, or a server that refuses would be
+ * asked without pause. */
 static void come_again(loop *l, bool failed)
 {
     uint64_t at = l->now - l->start, think;

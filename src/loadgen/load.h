@@ -1,11 +1,14 @@
 /* An open-loop load generator for servers with an OpenAI-style API, on one thread.
  *
- * Requests leave at the times of a plan whatever the server does: a slow server gets more of them at once, not fewer. Every latency counts from the time at which a request was
- * due, so what a request waits for, in the server or before it, is in the numbers; how late the generator itself sent is reported beside them (`lag`) and should be small.
- * Conversations of several turns send the next turn a thinking time after the answer is complete; that turn is due then.
+ * Requests leave at the times of a plan whatever the server does: a slow server gets more of them at once, not
+ * fewer. Every latency counts from the time at which a request was due, so what a request waits for, in the server
+ * or before it, is in the numbers; how late the generator itself sent is reported beside them (`lag`) and should be
+ * small. Conversations of several turns send the next turn a thinking time after the answer is complete; that turn
+ * is due then.
  *
- * A request that can't be sent because `max_live` are under way fails as DS_LOAD_LIMIT at once: it is counted, never delayed.
- * Threads: run occupies its caller; progress and stop are called from it.   Memory: a fixed table of max_live connections, a prompt for each request being sent, conversations. */
+ * A request that can't be sent because `max_live` are under way fails as DS_LOAD_LIMIT at once: it is counted, never
+ * delayed. Threads: run occupies its caller; progress and stop are called from it.   Memory: a fixed table of
+ * max_live connections, a prompt for each request being sent, conversations. */
 #ifndef DS_LOADGEN_LOAD_H
 #define DS_LOADGEN_LOAD_H
 
@@ -70,7 +73,8 @@ typedef struct {
     void *ctx;
 } ds_load_opts;
 
-/* Runs the plan to its end. The report is filled on failure too, with what was done until then. DS_E_IO: the host isn't known, no epoll. DS_E_NOMEM. */
+/* Runs the plan to its end. The report is filled on failure too, with what was done until then. DS_E_IO: the host
+ * isn't known, no epoll. DS_E_NOMEM. */
 ds_rc ds_load_run(ds_load_report *r, ds_plan *plan, const ds_load_opts *o, ds_err *err);
 
 #endif

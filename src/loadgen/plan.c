@@ -1,4 +1,5 @@
-/* Random numbers are functions of (seed, what for, number), so requests don't depend on the order in which they are asked for. */
+/* Random numbers are functions of (seed, what for, number), so requests don't depend on the order in which they are
+ * asked for. */
 #include "loadgen/plan.h"
 
 #include <errno.h>
@@ -46,7 +47,8 @@ static uint64_t mix(uint64_t x)
     return x ^ x >> 31;
 }
 
-/* n words that are a function of seed and text id. Ten from each random number: a prompt of 100,000 words must not hold up the event loop. */
+/* n words that are a function of seed and text id. Ten from each random number: a prompt of 100,000 words must not
+ * hold up the event loop. */
 static void put_words(ds_buf *b, uint64_t seed, uint64_t text, size_t n)
 {
     uint64_t key = mix(seed ^ mix(text)), bits = 0;

@@ -1,8 +1,8 @@
 /* What a load test asks for and when: arrivals drawn at random or read from a trace, and prompts that share prefixes.
  *
  * Nothing here depends on how fast a server answers: the same options give the same requests at the same times.
- * Prompts are plain English words, about one token each for a vocabulary of natural language; what a server counted is in its usage.
- * Threads: one owner.   Memory: a trace is held whole (8 bytes a block and 32 a request). */
+ * Prompts are plain English words, about one token each for a vocabulary of natural language; what a server counted
+ * is in its usage. Threads: one owner.   Memory: a trace is held whole (8 bytes a block and 32 a request). */
 #ifndef DS_LOADGEN_PLAN_H
 #define DS_LOADGEN_PLAN_H
 

@@ -1,4 +1,5 @@
-/* A histogram of durations that answers for quantiles: 0 .. 2^43 ns (over two hours; longer counts as that), each value kept to 1 part in 128.
+/* A histogram of durations that answers for quantiles: 0 .. 2^43 ns (over two hours; longer counts as that), each
+ * value kept to 1 part in 128.
  *
  * Threads: one owner.   Memory: a fixed array inside the struct; zero-initialised is empty. */
 #ifndef DS_LOADGEN_TIMES_H
@@ -15,7 +16,8 @@ typedef struct {
 } ds_times;
 
 void ds_times_add(ds_times *t, uint64_t ns);
-/* The smallest duration that at least a share q (0..1) of all does not exceed, at most 1/128 too long; 0 when there is none. O(buckets). */
+/* The smallest duration that at least a share q (0..1) of all does not exceed, at most 1/128 too long; 0 when there
+ * is none. O(buckets). */
 uint64_t ds_times_quantile(const ds_times *t, double q);
 
 #endif

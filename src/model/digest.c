@@ -1,13 +1,15 @@
 /* The digest of a checkpoint's content (docs/formats/block-key.md, "Model digest").
  *
- * The files are cut into pieces of at most PIECE bytes (a tensor of which only pages are read is one piece, whatever its size); each piece is hashed by
- * whoever of the team comes first; the digest is a hash over the pieces' hashes in order, so it doesn't depend on the team.
+ * The files are cut into pieces of at most PIECE bytes (a tensor of which only pages are read is one piece, whatever
+ * its size); each piece is hashed by whoever of the team comes first; the digest is a hash over the pieces' hashes
+ * in order, so it doesn't depend on the team.
  *
- * Reads go through descriptors, not through the model's mapping: a page fault there would fetch its neighbourhood too, and a large checkpoint is read
- * in single pages all over.
+ * Reads go through descriptors, not through the model's mapping: a page fault there would fetch its neighbourhood
+ * too, and a large checkpoint is read in single pages all over.
  *
- * What is remembered is keyed by facts that the system keeps about the files: whoever writes to one changes its ctime, which can't be set back. A file
- * changed so recently that another change could get the same time isn't remembered. */
+ * What is remembered is keyed by facts that the system keeps about the files: whoever writes to one changes its
+ * ctime, which can't be set back. A file changed so recently that another change could get the same time isn't
+ * remembered. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdatomic.h>
@@ -84,7 +86,7 @@ static ds_rc cant(ds_err *err, const char *path)
     return ds_fail(err, DS_E_IO, "%s: %s", ds_file_label(q, sizeof q, path), strerror(errno));
 }
 
-/* ---- the list of files and pieces ---------------------------------------------------------------------------------------------------- */
+/* ---- the list of files and pieces -------------------------------------------------------------------------------- */
 
 static int by_path(const void *a, const void *b)
 {
@@ -192,7 +194,7 @@ static bool list_pieces(job *j)
     return true;
 }
 
-/* ---- hashing ------------------------------------------------------------------------------------------------------------------------- */
+/* ---- hashing ----------------------------------------------------------------------------------------------------- */
 
 static bool same_file(const struct stat *a, const struct stat *b)
 {
@@ -331,9 +333,10 @@ static ds_rc combine(uint8_t out[32], const job *j, ds_err *err)
     return ok ? DS_OK : no_memory(err);
 }
 
-/* ---- remembering --------------------------------------------------------------------------------------------------------------------- */
+/* ---- remembering ------------------------------------------------------------------------------------------------- */
 
-/* What the system says about the files, and the rule: equal facts, equal digest. *settled: none of them changed just now. */
+/* What the system says about the files, and the rule: equal facts, equal digest. *settled: none of them changed just
+ * now. */
 static ds_rc facts_of(char hex[65], bool *settled, const job *j, ds_err *err)
 {
     uint64_t settle = (j->o->settle_ms ? j->o->settle_ms : 1000) * 1000000ull;
@@ -449,7 +452,7 @@ static ds_rc keep(const uint8_t digest[32], const char *cache_dir, const char *p
     return rc;
 }
 
-/* ---- all of it ----------------------------------------------------------------------------------------------------------------------- */
+/* ---- all of it --------------------------------------------------------------------------------------------------- */
 
 static ds_rc compute(uint8_t out[32], job *j, ds_model_digest_info *info, ds_err *err)
 {

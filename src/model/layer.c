@@ -1,7 +1,8 @@
 /* One layer on a set of rows, written against the op table (spec 3.4-3.13).
  *
- * The residual update of a sublayer is left pending and done together with the next sublayer's collapse and mix, in one pass over the
- * streams, unless something between them needs X itself (Engram, a draft tap, an observer). Both ways give the same bits. */
+ * The residual update of a sublayer is left pending and done together with the next sublayer's collapse and mix, in
+ * one pass over the streams, unless something between them needs X itself (Engram, a draft tap, an observer). Both
+ * ways give the same bits. */
 #include <math.h>
 #include <stdlib.h>
 

@@ -1,27 +1,31 @@
 /* The model: weights opened once and shared, and runners that hold caches and compute steps.
  *
- * ds_model   an opened model directory: configuration, topology, weights. Constant after open, shared by any number of runners and threads.
- * ds_runner  one computing instance: KV blocks, state slots, scratch. Owned by one thread. A step takes rows of several sequences and gives
- *            logits.
+ * ds_model   an opened model directory: configuration, topology, weights. Constant after open, shared by any number
+ *            of runners and threads.
+ * ds_runner  one computing instance: KV blocks, state slots, scratch. Owned by one thread. A step takes rows of
+ *            several sequences and gives logits.
  *
- * Who keeps what. The runner owns memory; the caller (the engine, or ds_solo below) owns the bookkeeping: which blocks and slots a sequence
- * has, which positions are processed, which tokens stand there. All state is addressed by position and masked by length: to reject rows
- * the caller just goes on from an earlier position (at most `rollback` = max(DS_KV_ROLLBACK, drafts + 1) rows back, the rows of one verify step), the
- * stale records are overwritten. Blocks hold what outlives a sequence (KV entries and index keys of all sources); slots what doesn't
- * (window rings, open groups, Engram history, draft rings); tail slots hold the streams of the last `window` tokens between the chunks of
- * a CED prefill.
+ * Who keeps what. The runner owns memory; the caller (the engine, or ds_solo below) owns the bookkeeping: which
+ * blocks and slots a sequence has, which positions are processed, which tokens stand there. All state is addressed
+ * by position and masked by length: to reject rows the caller just goes on from an earlier position (at most
+ * `rollback` = max(DS_KV_ROLLBACK, drafts + 1) rows back, the rows of one verify step), the stale records are
+ * overwritten. Blocks hold what outlives a sequence (KV entries and index keys of all sources); slots what doesn't
+ * (window rings, open groups, Engram history, draft rings); tail slots hold the streams of the last `window` tokens
+ * between the chunks of a CED prefill.
  *
  * Modes, by what the caller puts in ds_seq:
  *   exact   every chunk has dec_from = pos: all layers on all rows.
  *   CED     chunks but the last: dec_from = pos + n (the decoder isn't run) and a tail slot.
  *           Last chunk of a prompt of N tokens: dec_from = dec_win = max(0, N - window).
  *   decode  n = 1 (or 1 + drafts to verify), dec_from = pos, no tail slot.
- *   resume  After a prefix hit of P tokens with the window state still in the slot: go on at pos = P. Without it: reset the slot, then feed
- *           positions s = max(0, P - window) on with enc_win = s, store_from = P, `before` = the tokens in front of s; the rest as in CED.
- *           Any P, odd ones too.
- * The same ids, mode, activations and kernels give the same bits whatever the chunks, the company in a step and the number of threads.
+ *   resume  After a prefix hit of P tokens with the window state still in the slot: go on at pos = P. Without it:
+ *           reset the slot, then feed positions s = max(0, P - window) on with enc_win = s, store_from = P, `before`
+ *           = the tokens in front of s; the rest as in CED. Any P, odd ones too.
+ * The same ids, mode, activations and kernels give the same bits whatever the chunks, the company in a step and the
+ * number of threads.
  *
- * Memory: open takes O(layers + experts) and maps the files; create takes ds_runner_bytes(), all of it; step, draft and image take none. */
+ * Memory: open takes O(layers + experts) and maps the files; create takes ds_runner_bytes(), all of it; step, draft
+ * and image take none. */
 #ifndef DS_MODEL_MODEL_H
 #define DS_MODEL_MODEL_H
 
@@ -57,8 +61,9 @@ typedef struct {
     void *ctx;
 } ds_model_opts;
 
-/* Opens `dir`: checks config.json, presence, dtype and shape of every tensor that it implies, and the values of every tensor below 64 MB.
- * A refusal names file, tensor, element and rule. opts may be NULL. DS_E_FORMAT, DS_E_IO, DS_E_NOMEM, DS_E_ARG. O(bytes scanned). */
+/* Opens `dir`: checks config.json, presence, dtype and shape of every tensor that it implies, and the values of
+ * every tensor below 64 MB. A refusal names file, tensor, element and rule. opts may be NULL. DS_E_FORMAT, DS_E_IO,
+ * DS_E_NOMEM, DS_E_ARG. O(bytes scanned). */
 ds_rc ds_model_open(ds_model **out, const char *dir, const ds_model_opts *opts, ds_err *err);
 struct ds_device *ds_model_device(const ds_model *m); /* what its runners compute on */
 void ds_model_close(ds_model *m);                     /* NULL is fine; no run may be left */
@@ -92,8 +97,8 @@ typedef struct {
 } ds_model_layout;
 void ds_model_layout_get(const ds_model *m, ds_model_layout *out);
 
-/* The same for those who exchange or store the bytes: every part of a block and a slot, and whose arithmetic fills them. `mode` and `bf16` are left 0:
- * they are the engine's. */
+/* The same for those who exchange or store the bytes: every part of a block and a slot, and whose arithmetic fills
+ * them. `mode` and `bf16` are left 0: they are the engine's. */
 void ds_model_kv_layout(const ds_model *m, ds_kv_layout *out);
 
 /* ---- the digest of a checkpoint ---- */
@@ -113,21 +118,25 @@ typedef struct {
     ds_err unkept;       /* rc != DS_OK: why the digest couldn't be remembered. Not a failure */
 } ds_model_digest_info;
 
-/* SHA-256 over the content of the checkpoint that was opened from `dir`: config.json, tokenizer.json, the index, headers, and tensors: whole in files
- * below 1 GiB; else whole below 1 MiB, and 64 KiB of pages spread over each larger one. Copies have equal digests wherever they lie; a fine-tune of the
- * same shape has another one. What it can't see: changes of a large tensor of a large file that leave each of the 16 pages looked at as it was.
- * DS_E_IO, DS_E_FORMAT: a file can't be read or changed meanwhile; DS_E_NOMEM. Seconds for 475 GiB. */
+/* SHA-256 over the content of the checkpoint that was opened from `dir`: config.json, tokenizer.json, the index,
+ * headers, and tensors: whole in files below 1 GiB; else whole below 1 MiB, and 64 KiB of pages spread over each
+ * larger one. Copies have equal digests wherever they lie; a fine-tune of the same shape has another one. What it
+ * can't see: changes of a large tensor of a large file that leave each of the 16 pages looked at as it was. DS_E_IO,
+ * DS_E_FORMAT: a file can't be read or changed meanwhile; DS_E_NOMEM. Seconds for 475 GiB. */
 ds_rc ds_model_digest(uint8_t out[32], const ds_model *m, const char *dir, const ds_model_digest_opts *opts, ds_model_digest_info *info,
                       ds_err *err);
 
 /* ---- a runner ---- */
 
-/* Test hook: called between ops with a copy of a buffer of the step, [rows][row_bytes]; the pointer is good until it returns. `layer` is the
- * layer's number, drafts follow the backbone; -1 for what belongs to none. Names:
- *   "x"     f32 streams after the layer [rows][n*d]          "logits" f32 [rows][vocab]            "span"   f32 image span embeddings
- *   "win"   window records of the rows                       "sel" int32 top-k, then "n_sel" uint32      "pool" int32 candidate blocks,
+/* Test hook: called between ops with a copy of a buffer of the step, [rows][row_bytes]; the pointer is good until it
+ * returns. `layer` is the layer's number, drafts follow the backbone; -1 for what belongs to none. Names:
+ *   "x"     f32 streams after the layer [rows][n*d]          "logits" f32 [rows][vocab]            "span"   f32
+ *           image span embeddings
+ *   "win"   window records of the rows                       "sel" int32 top-k, then "n_sel" uint32      "pool"
+ *           int32 candidate blocks,
  *   then "n_pool" uint32
- *   "router" int32 chosen experts                            "engram" uint64 table rows            "tap" f32 draft features mx
+ *   "router" int32 chosen experts                            "engram" uint64 table rows            "tap" f32 draft
+ *                                                            features mx
  *   "draft"  f32 [sequences * B][vocab]: logits of drafts
  * KV entries are read with ds_runner_record(). */
 typedef void ds_observe_fn(void *ctx, const char *what, int layer, const void *data, size_t rows, size_t row_bytes);
@@ -185,10 +194,10 @@ typedef struct {
     uint32_t n_logits;         /* logits of the last n_logits decoder rows, 0 .. their number */
 } ds_seq;
 
-/* One step. On success *logits (may be NULL when none are asked for) points to the rows asked for, sequence by sequence, [sum
- * n_logits][vocab], valid until the next call on this run. On failure no state outside the rows' own positions has changed: the caller
- * may repeat the step. Logits that are not finite, and bad values met in large tables, are DS_E_FORMAT. DS_E_ARG: a caller's bug, or a
- * token id out of range. */
+/* One step. On success *logits (may be NULL when none are asked for) points to the rows asked for, sequence by
+ * sequence, [sum n_logits][vocab], valid until the next call on this run. On failure no state outside the rows' own
+ * positions has changed: the caller may repeat the step. Logits that are not finite, and bad values met in large
+ * tables, are DS_E_FORMAT. DS_E_ARG: a caller's bug, or a token id out of range. */
 ds_rc ds_runner_step(ds_runner *r, const ds_seq *seqs, uint32_t n_seqs, const float **logits, ds_err *err);
 
 /* ---- drafts (DSpark) ---- */
@@ -203,16 +212,17 @@ typedef struct {
     uint64_t index;
 } ds_draft_seq;
 
-/* Drafts for all sequences: ids[s*B + i] proposes the token at pos + 1 + i; conf[s*B + i] = sigmoid(z_i), not the running product; B =
- * dspark_block_size. n_seqs * B <= max_rows. Changes no state. conf may be NULL. */
+/* Drafts for all sequences: ids[s*B + i] proposes the token at pos + 1 + i; conf[s*B + i] = sigmoid(z_i), not the
+ * running product; B = dspark_block_size. n_seqs * B <= max_rows. Changes no state. conf may be NULL. */
 ds_rc ds_runner_draft(ds_runner *r, const ds_draft_seq *seqs, uint32_t n_seqs, int32_t *ids, float *conf, ds_err *err);
 
 /* ---- drawing tokens (device_logits) ---- */
 
-/* The caller describes here, [max_seqs], which of the last step's logits (`row` counts them in its order) are drawn from, and how. */
+/* The caller describes here, [max_seqs], which of the last step's logits (`row` counts them in its order) are drawn
+ * from, and how. */
 ds_sample_rows *ds_runner_sample_rows(ds_runner *r);
-/* Draws for the first n. *out: [n], and *top: [n][DS_MAX_DRAWS][DS_MAX_TOP] if anybody has n_top; both good until the next call on this
- * run. DS_E_DEVICE. */
+/* Draws for the first n. *out: [n], and *top: [n][DS_MAX_DRAWS][DS_MAX_TOP] if anybody has n_top; both good until
+ * the next call on this run. DS_E_DEVICE. */
 ds_rc ds_runner_sample(ds_runner *r, uint32_t n, const ds_drawn **out, const ds_logprob **top, ds_err *err);
 
 /* Row `row` of the last step's logits, [vocab], to ordinary memory of the host. Waits. */
@@ -220,25 +230,27 @@ ds_rc ds_runner_read_logits(ds_runner *r, uint32_t row, float *to, ds_err *err);
 
 /* ---- images ---- */
 
-/* Positions of the span of an image of n_h x n_w patches: START, (cells, NEWLINE) x rows, END. 0: too large, or no vision tower. */
+/* Positions of the span of an image of n_h x n_w patches: START, (cells, NEWLINE) x rows, END. 0: too large, or no
+ * vision tower. */
 uint32_t ds_model_span(const ds_model *m, uint32_t n_h, uint32_t n_w);
 
-/* Vision tower and aligner: patches [n_h * n_w][3 * patch * patch], (v/255 - 0.5)/0.5, row-major, channel-major inside -> out
- * [span][hidden_size], delimiters included. */
+/* Vision tower and aligner: patches [n_h * n_w][3 * patch * patch], (v/255 - 0.5)/0.5, row-major, channel-major
+ * inside -> out [span][hidden_size], delimiters included. */
 ds_rc ds_runner_image(ds_runner *r, const float *patches, uint32_t n_h, uint32_t n_w, float *out, ds_err *err);
 
 /* ---- looking in ---- */
 
 typedef enum { DS_RECORD_MAIN, DS_RECORD_INDEX } ds_record_kind;
-/* Record of entry j of KV source `source` (an ordinal) of a sequence with these blocks, into `rec`; *bytes: its length, at most
- * DS_RECORD_MAX_BYTES. Waits. */
+/* Record of entry j of KV source `source` (an ordinal) of a sequence with these blocks, into `rec`; *bytes: its
+ * length, at most DS_RECORD_MAX_BYTES. Waits. */
 enum { DS_RECORD_MAX_BYTES = 4096 };
 ds_rc ds_runner_record(ds_runner *r, ds_record_kind kind, uint32_t source, const uint32_t *blocks, uint32_t entry, uint8_t *rec,
                        size_t *bytes, ds_err *err);
 
 /* ---- moving state; in the order of steps ---- */
 
-/* The block_bytes of a block, and the slot_bytes of a slot's state, which is valid for a sequence at the position where it was saved. */
+/* The block_bytes of a block, and the slot_bytes of a slot's state, which is valid for a sequence at the position
+ * where it was saved. */
 void ds_runner_copy_block(ds_runner *r, uint32_t src, uint32_t dst);
 void ds_runner_copy_slot(ds_runner *r, uint32_t src, uint32_t dst);
 /* The same bytes to stage memory of the model's device, and back. */
@@ -273,10 +285,11 @@ void ds_solo_fini(ds_solo *s);
 /* Receives `rows` consecutive logits rows; a code other than DS_OK ends the call with it. */
 typedef ds_rc ds_logits_fn(void *ctx, const float *logits, uint32_t rows, uint32_t vocab, ds_err *err);
 
-/* Processes tokens[n .. total) after the n already processed (tokens[0..n) are those), in chunks, as a prompt in the mode of `s`; gives
- * the logits of the last `last` rows in order. In ced mode last <= window. */
+/* Processes tokens[n .. total) after the n already processed (tokens[0..n) are those), in chunks, as a prompt in the
+ * mode of `s`; gives the logits of the last `last` rows in order. In ced mode last <= window. */
 ds_rc ds_solo_prefill(ds_solo *s, const int32_t *tokens, uint32_t total, uint32_t last, ds_logits_fn *fn, void *ctx, ds_err *err);
-/* As above, but first forgets all window state and replays (spec 5.4): only the KV entries of the n tokens before stay. ced mode. */
+/* As above, but first forgets all window state and replays (spec 5.4): only the KV entries of the n tokens before
+ * stay. ced mode. */
 ds_rc ds_solo_resume(ds_solo *s, const int32_t *tokens, uint32_t total, uint32_t last, ds_logits_fn *fn, void *ctx, ds_err *err);
 /* k decode or verify rows: logits of all of them; s->n grows by k. To reject rows, lower s->n by at most k - 1. */
 ds_rc ds_solo_decode(ds_solo *s, const int32_t *tokens, uint32_t k, const float **logits, ds_err *err);

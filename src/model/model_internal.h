@@ -42,7 +42,8 @@ struct ds_model {
     bool no_data;
 };
 
-/* Rows that go through layers together: their metadata and streams. Counts and flags are the host's, all arrays are device memory. */
+/* Rows that go through layers together: their metadata and streams. Counts and flags are the host's, all arrays are
+ * device memory. */
 typedef struct {
     ds_step st;
     ds_op_rows rows;          /* what makes st's arrays; rows.index of the dec set: the enc row of each row */
@@ -56,8 +57,8 @@ typedef struct {
     bool bidir;                                  /* draft block */
 } ds_rowset;
 
-/* What the host says of a step, in one piece of stage memory that one write takes to its copy in device memory. Lists stand at fixed places,
- * the longest one last; only what a step fills is written. */
+/* What the host says of a step, in one piece of stage memory that one write takes to its copy in device memory.
+ * Lists stand at fixed places, the longest one last; only what a step fills is written. */
 typedef struct {
     ds_seq_rows *seq;      /* [seq_cap]: of the encoder's rows, then of each decoder pass */
     int32_t *id;           /* [max_rows] */
@@ -161,7 +162,8 @@ ds_ring_view ds_runner_open_ring(const ds_runner *r, uint32_t source);
 ds_ring_view ds_runner_hist_ring(const ds_runner *r);
 ds_kv_view ds_runner_kv(const ds_runner *r, ds_record_kind kind, uint32_t source);
 
-/* rope.c: f32 tables [positions][rd/2][2] of positions first .. first + positions - 1, and [positions][dim/4][2]; the host's memory */
+/* rope.c: f32 tables [positions][rd/2][2] of positions first .. first + positions - 1, and [positions][dim/4][2];
+ * the host's memory */
 void ds_rope_fill(float *cs, const ds_config *c, ds_rope_kind kind, uint32_t first, uint32_t positions, ds_exec *e);
 void ds_rope2d_fill(float *cs, uint32_t dim, double theta, uint32_t positions);
 
@@ -173,7 +175,8 @@ void ds_layer_flush(ds_runner *r, ds_rowset *s);    /* brings X up to date */
 void ds_layer_draft_kv(ds_runner *r, ds_rowset *s); /* draft rings from taps */
 void ds_observe(ds_runner *r, const char *what, int layer, const void *data, size_t rows, size_t row_bytes);
 
-/* step.c: the streams of rows begin (embeddings and the first mix); what a set's rows are, from the n_seqs descriptions at `seq`. */
+/* step.c: the streams of rows begin (embeddings and the first mix); what a set's rows are, from the n_seqs
+ * descriptions at `seq`. */
 void ds_begin_streams(ds_runner *r, ds_rowset *s);
 void ds_begin_rows(ds_runner *r, ds_rowset *s, const ds_seq_rows *seq, uint32_t n_seqs, uint32_t n_rows, const int32_t *ids);
 /* Puts the first `bytes` of what the host said on its way. */

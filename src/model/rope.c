@@ -1,5 +1,5 @@
-/* Rotary tables (spec 3.6, 3.15): frequencies in f64, rounded to f32; the angle is an f32 product; its cosine and sine are correct to f32.
- */
+/* Rotary tables (spec 3.6, 3.15): frequencies in f64, rounded to f32; the angle is an f32 product; its cosine and
+ * sine are correct to f32. */
 #include <math.h>
 
 #include "model/model_internal.h"

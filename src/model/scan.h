@@ -1,4 +1,5 @@
-/* Looking through tensors for values that no weight may have: NaN and infinity, and NaN scales (spec 6, "Loading rules").
+/* Looking through tensors for values that no weight may have: NaN and infinity, and NaN scales (spec 6, "Loading
+ * rules").
  *
  * Threads: one owner; ds_scan_run shares the work out to a pool.   Memory: a pointer for each tensor. */
 #ifndef DS_MODEL_SCAN_H
@@ -15,8 +16,8 @@ typedef struct {
 } ds_scan;
 
 bool ds_scan_add(ds_scan *s, const ds_tensor *t); /* false: the heap is exhausted */
-/* DS_E_FORMAT names file, tensor and element of the first bad value, in the order of adding, however many threads look. pool may be NULL.
- */
+/* DS_E_FORMAT names file, tensor and element of the first bad value, in the order of adding, however many threads
+ * look. pool may be NULL. */
 ds_rc ds_scan_run(const ds_scan *s, const ds_st *st, ds_pool *pool, ds_err *err);
 void ds_scan_fini(ds_scan *s);
 

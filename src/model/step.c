@@ -89,8 +89,8 @@ typedef struct {
     uint32_t seqs, rows, logits, hist, blocks, images, passes;
 } talk;
 
-/* Adds sequence q's positions from .. from + n - 1 to the set that begins with description `seq0`. `like`: the description that has q's
- * blocks already. */
+/* Adds sequence q's positions from .. from + n - 1 to the set that begins with description `seq0`. `like`: the
+ * description that has q's blocks already. */
 static void add_rows(ds_runner *r, talk *t, const ds_seq *q, uint32_t from, uint32_t n, uint32_t row0, const ds_seq_rows *like)
 {
     ds_seq_rows *to = &r->host.seq[t->seqs++];
@@ -247,7 +247,8 @@ static void begin(ds_runner *r, const talk *t, uint32_t n_seqs)
     }
 }
 
-/* One part of what later decoder passes need of the encoder's rows: floats at src with `ld` apart, kept in the tail ring at `off`. */
+/* One part of what later decoder passes need of the encoder's rows: floats at src with `ld` apart, kept in the tail
+ * ring at `off`. */
 static void tail_store(ds_runner *r, size_t off, const void *src, size_t bytes, size_t ld_bytes)
 {
     kern(r)->ring_store(

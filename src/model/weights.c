@@ -1,7 +1,8 @@
 /* From a checkpoint's tensors to the weights of layers (spec 6).
  *
- * format/tensors.h says which tensors there are and checks each; here a table says which member of which struct a name belongs to. What
- * must be scanned for bad values is collected on the way and scanned afterwards by all threads. */
+ * format/tensors.h says which tensors there are and checks each; here a table says which member of which struct a
+ * name belongs to. What must be scanned for bad values is collected on the way and scanned afterwards by all
+ * threads. */
 #include "model/weights.h"
 
 #include <stdlib.h>
@@ -403,7 +404,8 @@ static ds_rc bind_hash(binder *b, const ds_model_opts *o, ds_err *err)
 
 /* ---- opening ---- */
 
-/* Weights are mapped, but a step reads nearly all of them: what memory doesn't hold would come from the disk for every token. */
+/* Weights are mapped, but a step reads nearly all of them: what memory doesn't hold would come from the disk for
+ * every token. */
 static ds_rc check_memory(const ds_weights *w, const ds_model_opts *o, ds_err *err)
 {
     uint64_t bytes = 0;

@@ -1,9 +1,9 @@
 /* The weights of an opened model, as the layers use them.
  *
- * All but `map_host` is for ops: the device reads mapped files and the heap where they are, or gets copies in its own memory and form. Which
- * members of a layer are set follows from the topology: compressor and index keys in KV sources, the indexer's query side in index
- * sources, Engram where the layer has a table.
- * Threads: constant after open. */
+ * All but `map_host` is for ops: the device reads mapped files and the heap where they are, or gets copies in its
+ * own memory and form. Which members of a layer are set follows from the topology: compressor and index keys in KV
+ * sources, the indexer's query side in index sources, Engram where the layer has a table. Threads: constant after
+ * open. */
 #ifndef DS_MODEL_WEIGHTS_H
 #define DS_MODEL_WEIGHTS_H
 

@@ -1,9 +1,10 @@
 /* How many rows of a prompt go into a step.
  *
- * A prompt is computed in chunks, each beside the rows of the sequences that decode. A chunk takes what the step's time budget leaves: the
- * largest multiple of DS_CHUNK_GRID that the fitted cost allows, measured from position 0, so that chunks end where blocks end; a half, a
- * quarter or an eighth of the grid where not even that fits. The first prompt of a step always moves, by DS_CHUNK_LEAST rows at least: a
- * prompt that decoding starves would never end.
+ * A prompt is computed in chunks, each beside the rows of the sequences that decode. A chunk takes what the step's
+ * time budget leaves: the largest multiple of DS_CHUNK_GRID that the fitted cost allows, measured from position 0,
+ * so that chunks end where blocks end; a half, a quarter or an eighth of the grid where not even that fits. The
+ * first prompt of a step always moves, by DS_CHUNK_LEAST rows at least: a prompt that decoding starves would never
+ * end.
  *
  * Threads: any; a pure function. */
 #ifndef DS_POLICY_CHUNK_H

@@ -15,7 +15,8 @@ static void features(double f[4], const ds_cost_load *x)
     f[3] = x->qq * scale[3];
 }
 
-/* Solves the unknowns in `on` by Gauss with pivots on the diagonal (the matrix is symmetric and positive with the ridge). */
+/* Solves the unknowns in `on` by Gauss with pivots on the diagonal (the matrix is symmetric and positive with the
+ * ridge). */
 static void solve(const ds_cost *c, const bool on[4], double w[4])
 {
     double M[4][5];

@@ -1,4 +1,5 @@
-/* What a step takes, learnt while running: cost = a + b Q + d QC + e QQ in microseconds, where over the sequences of a step
+/* What a step takes, learnt while running: cost = a + b Q + d QC + e QQ in microseconds, where over the sequences of
+ * a step
  *   Q = sum of rows q,  QC = sum of q x (context before the rows),  QQ = sum of q x q.
  *
  * Least squares with forgetting (an observation counts half after 256 more) and no negative coefficients.

@@ -1,7 +1,7 @@
 /* Whose turn it is, and who has to go.
  *
- * Requests have a priority, 0 is served first. Waiting ages: so many milliseconds are worth one priority, without end, so that nobody waits
- * for ever behind a better one. Equal ones go in order of arrival.
+ * Requests have a priority, 0 is served first. Waiting ages: so many milliseconds are worth one priority, without
+ * end, so that nobody waits for ever behind a better one. Equal ones go in order of arrival.
  *
  * Threads: any; pure functions, O(1). */
 #ifndef DS_POLICY_QUEUE_H
@@ -27,7 +27,8 @@ typedef struct {
     uint32_t sample; /* of its request */
 } ds_queue_place;
 
-/* a is to be sent away rather than b: the worse priority, then the later arrival. Ageing doesn't count: who runs does not wait. */
+/* a is to be sent away rather than b: the worse priority, then the later arrival. Ageing doesn't count: who runs
+ * does not wait. */
 bool ds_queue_worse(const ds_queue_place *a, const ds_queue_place *b);
 
 #endif

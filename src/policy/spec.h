@@ -1,9 +1,11 @@
-/* How many drafts to verify: from the measured cost of a step, the measured cost of drafting and how often drafts at each place were kept.
+/* How many drafts to verify: from the measured cost of a step, the measured cost of drafting and how often drafts at
+ * each place were kept.
  *
- * With k drafts a step gives 1 + p_1 + p_1 p_2 + … + (p_1 … p_k) tokens a sequence, p_i = the share of drafts at place i that were kept
- * among those reached. The controller takes the k with most tokens a microsecond, 0 if drafting doesn't pay. Now and then it tries
- * another k, so that neither cost nor shares grow stale: every 64 steps, and ever more seldom while the answer is 0. It counts steps and looks
- * at no clock: what it answers depends on what it was told alone.
+ * With k drafts a step gives 1 + p_1 + p_1 p_2 + … + (p_1 … p_k) tokens a sequence, p_i = the share of drafts at
+ * place i that were kept among those reached. The controller takes the k with most tokens a microsecond, 0 if
+ * drafting doesn't pay. Now and then it tries another k, so that neither cost nor shares grow stale: every 64 steps,
+ * and ever more seldom while the answer is 0. It counts steps and looks at no clock: what it answers depends on what
+ * it was told alone.
  *
  *   choose      before a step is planned
  *   learn_row   after it, for each sequence that decoded
@@ -31,8 +33,8 @@ typedef struct {
     uint32_t asked;                    /* the last answer of choose */
 } ds_spec;
 
-/* model_drafts: that the model makes in one go, more than DS_SPEC_MAX count as so many. option: 0 = never, N = always N, below 0 = while it
- * pays. */
+/* model_drafts: that the model makes in one go, more than DS_SPEC_MAX count as so many. option: 0 = never, N =
+ * always N, below 0 = while it pays. */
 void ds_spec_init(ds_spec *s, uint32_t model_drafts, int option);
 /* Drafts for each of n sequences whose contexts sum to `context`; all together at most `rows`. Also in `asked`. */
 uint32_t ds_spec_choose(ds_spec *s, uint32_t n, double context, uint32_t rows);

@@ -135,7 +135,8 @@ static int by_rank(const void *a, const void *b)
     return x->at < y->at ? -1 : x->at > y->at;
 }
 
-/* The run is first .. before `end`; n_tool of its messages are results. Only their contents move, so the list stays as it is. */
+/* The run is first .. before `end`; n_tool of its messages are results. Only their contents move, so the list stays
+ * as it is. */
 static bool order_run(ds_msg *first, ds_msg *end, uint32_t n_tool, const ds_msg *caller, ds_idmap *map, ds_region *g)
 {
     placed *p = ds_region_array(g, n_tool, sizeof *p);

@@ -1,4 +1,5 @@
-/* The internal conversation, to which every protocol is reduced, and from which the prompt is rendered. (recipe spec 2.1)
+/* The internal conversation, to which every protocol is reduced, and from which the prompt is rendered. (recipe spec
+ * 2.1)
  *
  * Built by the protocol adapters, in order; read by the renderer. Everything lives in the request's region. */
 #ifndef DS_RECIPE_CONVERSATION_H
@@ -89,12 +90,13 @@ struct ds_idmap_slot *ds_idmap_find(const ds_idmap *m, ds_str key);
 /* False when the key is there already. The map must have room. */
 bool ds_idmap_put(ds_idmap *m, ds_str key, uint32_t value);
 
-/* Calls of each turn in the order of their ids as strings; equal ids keep their order. False when the region is exhausted. */
+/* Calls of each turn in the order of their ids as strings; equal ids keep their order. False when the region is
+ * exhausted. */
 bool ds_conv_sort_calls(ds_conv *c, ds_region *g);
 /* V4 knows system text at the head only: later system messages become user messages, empty ones vanish. (recipe 2.2) */
 void ds_conv_later_systems_to_user(ds_conv *c);
-/* Within each run of user and tool messages, the tool messages are put in the order of the calls that they answer. (recipe 2.7)
- * False when the region is exhausted. */
+/* Within each run of user and tool messages, the tool messages are put in the order of the calls that they answer.
+ * (recipe 2.7) False when the region is exhausted. */
 bool ds_conv_order_results(ds_conv *c, ds_region *g);
 
 #endif

@@ -1,4 +1,5 @@
-/* Every request member that the hosted protocols and other servers know, and what becomes of it here. docs/server.md prints this table. */
+/* Every request member that the hosted protocols and other servers know, and what becomes of it here. docs/server.md
+ * prints this table. */
 #include "recipe/members.h"
 
 #include <stdio.h>
@@ -8,8 +9,9 @@
 
 enum { LONGEST_NAME = 64 };
 
-/* on: for Chat, Responses, Messages, completions in turn: T taken (the protocol's adapter reads it), I ignored because no answer depends on it, R refused
- * by name unless the value is one of `neutral` (compact JSON values separated by spaces: they ask for nothing), - unknown to that protocol. Sorted by name. */
+/* on: for Chat, Responses, Messages, completions in turn: T taken (the protocol's adapter reads it), I ignored
+ * because no answer depends on it, R refused by name unless the value is one of `neutral` (compact JSON values
+ * separated by spaces: they ask for nothing), - unknown to that protocol. Sorted by name. */
 static const ds_request_member members[] = {
     { "access_programs", "IIII", NULL, "OpenAI" },
     { "adapter_id", "RRRR", NULL, "TGI: a LoRA adapter" },
@@ -300,7 +302,8 @@ static bool is_one_of(const ds_json *v, const char *const *names)
     return false;
 }
 
-/* Members of extra_body and of chat_template_kwargs: those that Chat's adapter reads there, the harmless ones, and the rest. */
+/* Members of extra_body and of chat_template_kwargs: those that Chat's adapter reads there, the harmless ones, and
+ * the rest. */
 static void inner_members(ds_rp *p, const ds_request_member *outer, const ds_json *object)
 {
     static const char *const extra[] = { "thinking", "reasoning_effort", "chat_template_kwargs", NULL };

@@ -11,8 +11,8 @@
 
 typedef enum { BOOL, BOOL_CHOICE, U32, CHOICE, EFFORTS, TRISTATE, OLD_REASONING } kind;
 
-/* CHOICE, BOOL_CHOICE: values is a "|"-separated list, the index is stored in an enum or a bool. OLD_REASONING: a boolean name that stands
- * for one value of old_reasoning. */
+/* CHOICE, BOOL_CHOICE: values is a "|"-separated list, the index is stored in an enum or a bool. OLD_REASONING: a
+ * boolean name that stands for one value of old_reasoning. */
 static const struct opt {
     const char *name;
     kind kind;

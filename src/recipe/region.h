@@ -1,8 +1,8 @@
 /* Memory that lives as long as one request: many small pieces, freed at once.
  *
- * Pieces come from chained chunks, so a request takes a handful of heap blocks whatever its shape. A bound stops a request from growing
- * beyond what its body justifies. After the first failure every later allocation fails too, so callers may check once at the end.
- * Threads: one owner. */
+ * Pieces come from chained chunks, so a request takes a handful of heap blocks whatever its shape. A bound stops a
+ * request from growing beyond what its body justifies. After the first failure every later allocation fails too, so
+ * callers may check once at the end. Threads: one owner. */
 #ifndef DS_RECIPE_REGION_H
 #define DS_RECIPE_REGION_H
 

@@ -118,7 +118,8 @@ static int thinking_type(ds_rp *p, const ds_json *v, const ds_path *at)
     return i < 0 ? -1 : i > 0;
 }
 
-/* thinking.type, then the template's own switches, then the effort; servers' extensions only fill in what the body doesn't say. */
+/* thinking.type, then the template's own switches, then the effort; servers' extensions only fill in what the body
+ * doesn't say. */
 static void thinking(ds_rp *p, const ds_json **f)
 {
     static const char *const kwargs_names[] = { "thinking", "enable_thinking", "reasoning_effort" };

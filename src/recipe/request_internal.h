@@ -1,8 +1,9 @@
 /* What the protocol adapters share while a body is taken apart.
  *
- * Errors: every check goes through ds_rp. A wrong type stops at once. What is wrong with a value is remembered with its stage, and parsing
- * goes on; the refusal of the earliest stage is the one that is reported, so that messages don't depend on the order of members
- * (recipe spec 4.1, validation order). Functions do nothing once p->rc is set, so callers check where it saves work. */
+ * Errors: every check goes through ds_rp. A wrong type stops at once. What is wrong with a value is remembered with
+ * its stage, and parsing goes on; the refusal of the earliest stage is the one that is reported, so that messages
+ * don't depend on the order of members (recipe spec 4.1, validation order). Functions do nothing once p->rc is set,
+ * so callers check where it saves work. */
 #ifndef DS_RECIPE_REQUEST_INTERNAL_H
 #define DS_RECIPE_REQUEST_INTERNAL_H
 
@@ -156,8 +157,8 @@ void ds_rp_image_url(ds_rp *p, ds_parts *content, const ds_json *url, const ds_j
                      const char *detail_key);
 void ds_rp_image_base64(ds_rp *p, ds_parts *content, ds_str media_type, ds_str data, const ds_path *at);
 void ds_rp_image_file(ds_rp *p, ds_parts *content, ds_str file_id, const ds_json *detail, const ds_path *at, const char *key);
-/* A data: URL of any type as content: images become images, text is inlined, others go through io->document. False: nothing could be made of
- * it (the caller puts its own words there). */
+/* A data: URL of any type as content: images become images, text is inlined, others go through io->document. False:
+ * nothing could be made of it (the caller puts its own words there). */
 bool ds_rp_data_url_content(ds_rp *p, ds_parts *content, ds_str url, const ds_path *at, const char *key);
 bool ds_rp_document(ds_rp *p, ds_parts *content, ds_str media_type, ds_str base64, ds_str before, const ds_path *at);
 bool ds_rp_base64(ds_rp *p, ds_str text, ds_str *out); /* decoded into the region; false: malformed */

@@ -1,4 +1,5 @@
-/* What the engine is told about a request, as one JSON object; the options that a tokenizer decides; what bindings need. */
+/* What the engine is told about a request, as one JSON object; the options that a tokenizer decides; what bindings
+ * need. */
 #include <stdlib.h>
 
 #include <ds/image.h>

@@ -1,4 +1,5 @@
-/* Images and documents of a request: where they come from. Nothing is fetched or decoded here. (recipe spec 2.8, 4.6) */
+/* Images and documents of a request: where they come from. Nothing is fetched or decoded here. (recipe spec 2.8,
+ * 4.6) */
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>

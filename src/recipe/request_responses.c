@@ -1,4 +1,5 @@
-/* OpenAI Responses: options, tools, and what the response object repeats. The items are in responses_items.c. (recipe spec 4.4) */
+/* OpenAI Responses: options, tools, and what the response object repeats. The items are in responses_items.c.
+ * (recipe spec 4.4) */
 #include <math.h>
 #include <string.h>
 

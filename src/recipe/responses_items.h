@@ -4,7 +4,8 @@
 
 #include "recipe/request_internal.h"
 
-/* Resolves previous_response_id or conversation, which the options hold already, and reads `input` and `instructions`. */
+/* Resolves previous_response_id or conversation, which the options hold already, and reads `input` and
+ * `instructions`. */
 void ds_responses_input(ds_rp *p, const ds_json *input, const ds_json *instructions);
 
 #endif

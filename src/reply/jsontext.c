@@ -76,8 +76,8 @@ static bool string(scan *j, size_t *from, size_t *to)
     return false;
 }
 
-/* Whether a number with a fraction or an exponent rounds to infinity: its first digits and decimal exponent against the border between the
- * largest double and infinity, 1.7976931348623158079…e308. */
+/* Whether a number with a fraction or an exponent rounds to infinity: its first digits and decimal exponent against
+ * the border between the largest double and infinity, 1.7976931348623158079…e308. */
 static bool overflows(const unsigned char *s, size_t n)
 {
     static const char border[] = "179769313486231580793728971405";

@@ -1,9 +1,10 @@
 /* Text, markers and states of the stream parser; tags and calls are in parser_call.c.
  *
- *   REASON --</think>--> CONTENT --block opener--> BLOCK --invoke--> TAG --> BODY --parameter--> TAG --> VALUE --> BODY ... BLOCK --> END
+ *   REASON --</think>--> CONTENT --block opener--> BLOCK --invoke--> TAG --> BODY --parameter--> TAG --> VALUE -->
+ *   BODY ... BLOCK --> END
  *
- * One function, parser_scan(), walks all text: it jumps to the next byte that could matter, follows markers and stop sequences from there,
- * and passes on everything but the suffix that could still become one. */
+ * One function, parser_scan(), walks all text: it jumps to the next byte that could matter, follows markers and stop
+ * sequences from there, and passes on everything but the suffix that could still become one. */
 #include <assert.h>
 #include <endian.h>
 #include <stdlib.h>
@@ -411,8 +412,8 @@ static size_t min_size(size_t a, size_t b)
     return a < b ? a : b;
 }
 
-/* Consumes text until a marker of the set or a stop sequence is complete (*hit) or the input ends (M_NONE); returns the bytes consumed. p->pos is
- * the position of s[0] and stays. */
+/* Consumes text until a marker of the set or a stop sequence is complete (*hit) or the input ends (M_NONE); returns
+ * the bytes consumed. p->pos is the position of s[0] and stays. */
 size_t parser_scan(ds_parser *p, const marker_set *set, const uint8_t *s, size_t n, marker *hit)
 {
     const held h = held_now(p);
@@ -941,7 +942,8 @@ static void count_reasoning(ds_parser *p, uint64_t begin, uint32_t n_tokens)
     p->r_done = true;
 }
 
-/* The usual small piece: whole characters without '<', not ending in a newline, in text or in a string, with nothing held. False: it isn't one. */
+/* The usual small piece: whole characters without '<', not ending in a newline, in text or in a string, with nothing
+ * held. False: it isn't one. */
 static bool push_plain(ds_parser *p, const uint8_t *s, size_t n)
 {
     bool value = p->state == S_VALUE && p->vkind == V_STRING;
@@ -1001,8 +1003,8 @@ void ds_parser_token(ds_parser *p, bool control, size_t n)
         p->control = ds_parser_position(p) + n;
 }
 
-/* The limit cut the output inside markup: what is held of it is dropped, instead of becoming text. A '<' alone counts where a block begins: at the very start
- * or behind an empty line. */
+/* The limit cut the output inside markup: what is held of it is dropped, instead of becoming text. A '<' alone
+ * counts where a block begins: at the very start or behind an empty line. */
 static void drop_cut_markup(ds_parser *p)
 {
     bool tools = p->o.tools != DS_PARSER_TOOLS_OFF, begun = p->control > p->pos - p->cl;

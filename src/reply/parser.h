@@ -1,13 +1,15 @@
 /* The stream parser: model output, in any pieces, to reasoning, content and tool calls. (recipe spec 3)
  *
- * Push bytes as they come; a sink receives events. Any partition of the same bytes, also inside a UTF-8 sequence or a tag, gives the same
- * events but for where text is cut; no piece ever ends inside a UTF-8 sequence. Both dialects' tag names are understood, so the parser
- * doesn't need to know which one the model speaks. Only a suffix that could still become a tag or a stop sequence is held back.
+ * Push bytes as they come; a sink receives events. Any partition of the same bytes, also inside a UTF-8 sequence or
+ * a tag, gives the same events but for where text is cut; no piece ever ends inside a UTF-8 sequence. Both dialects'
+ * tag names are understood, so the parser doesn't need to know which one the model speaks. Only a suffix that could
+ * still become a tag or a stop sequence is held back.
  *
- * Positions count the bytes of the output after invalid UTF-8 was replaced; they let the caller tell which token an event's text came from.
+ * Positions count the bytes of the output after invalid UTF-8 was replaced; they let the caller tell which token an
+ * event's text came from.
  *
- * Threads: one owner.   Memory: all taken in create() (about 20 KiB; with tools 64 KiB and max_value_bytes more, with recover_orphan_invoke twice that);
- * push() and finish() allocate nothing.   Time: linear in the input. */
+ * Threads: one owner.   Memory: all taken in create() (about 20 KiB; with tools 64 KiB and max_value_bytes more,
+ * with recover_orphan_invoke twice that); push() and finish() allocate nothing.   Time: linear in the input. */
 #ifndef DS_REPLY_PARSER_H
 #define DS_REPLY_PARSER_H
 
@@ -135,15 +137,16 @@ typedef struct {
 ds_rc ds_parser_create(ds_parser **out, const ds_parser_opts *opts, ds_err *err);
 void ds_parser_destroy(ds_parser *p); /* NULL is fine */
 
-/* The next push is one token of n bytes; control: an added one, markup that the model wrote on purpose. For callers that know tokens: half a piece of
- * markup at the end of an output that the limit cut is then no text. */
+/* The next push is one token of n bytes; control: an added one, markup that the model wrote on purpose. For callers
+ * that know tokens: half a piece of markup at the end of an output that the limit cut is then no text. */
 void ds_parser_token(ds_parser *p, bool control, size_t n);
 
-/* n bytes that took n_tokens tokens (the sink is called from here). Where one push carries several tokens they count as evenly spread.
- * After the parser is done pushes are ignored and not counted. */
+/* n bytes that took n_tokens tokens (the sink is called from here). Where one push carries several tokens they count
+ * as evenly spread. After the parser is done pushes are ignored and not counted. */
 void ds_parser_push(ds_parser *p, const void *bytes, size_t n, uint32_t n_tokens);
 
-/* Nothing that follows can matter: a stop sequence matched, or max_calls calls closed. The backend should be told to stop. */
+/* Nothing that follows can matter: a stop sequence matched, or max_calls calls closed. The backend should be told to
+ * stop. */
 bool ds_parser_done(const ds_parser *p);
 
 /* Flushes what is held back, ends an open call and says how the answer ended. Once; no push afterwards. */
@@ -157,9 +160,11 @@ uint64_t ds_parser_position(const ds_parser *p);
 size_t ds_parser_tail(const ds_parser *p);
 
 /* Checks of JSON text without allocation, also used by the response side. */
-/* One JSON value with white space around it, nested at most max_depth, no number that overflows, no lone surrogate escape. */
+/* One JSON value with white space around it, nested at most max_depth, no number that overflows, no lone surrogate
+ * escape. */
 bool ds_json_text_ok(const char *s, size_t n, unsigned max_depth);
-/* The same for an object, telling its top-level keys as written (escapes kept) to `key`, which may return false to give up. */
+/* The same for an object, telling its top-level keys as written (escapes kept) to `key`, which may return false to
+ * give up. */
 bool ds_json_text_object(const char *s, size_t n, unsigned max_depth, bool (*key)(void *ctx, const char *raw, size_t raw_bytes), void *ctx);
 /* Decodes the escapes of a valid JSON string body; returns the bytes written (never more than n), out may be s. */
 size_t ds_json_text_unescape(char *out, const char *s, size_t n);

@@ -278,7 +278,8 @@ static bool put_key(ds_parser *p, uint64_t h)
     return true;
 }
 
-/* Remembers the key; false if the call has it already or has too many. A handful is searched in order, more through a table. */
+/* Remembers the key; false if the call has it already or has too many. A handful is searched in order, more through
+ * a table. */
 static bool add_key(ds_parser *p)
 {
     uint64_t h = ds_hash64(p->key, p->key_n, 0x9e3779b97f4a7c15ull) | 1; /* 0 = empty slot */
@@ -345,7 +346,8 @@ static bool name_done(ds_parser *p)
     return true;
 }
 
-/* One byte of a call's name; false: it can't be one. Leading white space is not kept, trailing white space is beyond name_end. */
+/* One byte of a call's name; false: it can't be one. Leading white space is not kept, trailing white space is beyond
+ * name_end. */
 static bool name_byte(ds_parser *p, uint8_t ch)
 {
     if (is_space(ch)) {

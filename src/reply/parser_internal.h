@@ -1,10 +1,11 @@
 /* State of the stream parser, shared by parser.c (text, markers, states) and parser_call.c (tags, parameters, values).
  *
- * Held text. What may not be passed on yet is never stored: it is `nl` newlines or the first `k` bytes of a stop sequence, whichever is longer
- * (both describe the same bytes), followed by the first `cl` bytes of a marker. A marker that has begun is text for stop sequences only
- * once it has turned out to be none.
+ * Held text. What may not be passed on yet is never stored: it is `nl` newlines or the first `k` bytes of a stop
+ * sequence, whichever is longer (both describe the same bytes), followed by the first `cl` bytes of a marker. A
+ * marker that has begun is text for stop sequences only once it has turned out to be none.
  *
- * feed() runs on whole characters only; markers and stop sequences begin and end at characters, so every cut is at one too. */
+ * feed() runs on whole characters only; markers and stop sequences begin and end at characters, so every cut is at
+ * one too. */
 #ifndef DS_REPLY_PARSER_INTERNAL_H
 #define DS_REPLY_PARSER_INTERNAL_H
 

@@ -339,7 +339,8 @@ static void put_bytes(ds_buf *b, const char *bytes, size_t n)
     ds_buf_putc(b, ']');
 }
 
-/* Completions name a token by its text alone; where that is no UTF-8, by its bytes, so that different tokens never have one name. */
+/* Completions name a token by its text alone; where that is no UTF-8, by its bytes, so that different tokens never
+ * have one name. */
 static void put_legacy_name(ds_buf *b, const char *bytes, size_t n)
 {
     if (ds_utf8_valid(bytes, n)) {
@@ -375,7 +376,8 @@ static void put_legacy_top(ds_stream *s, ds_buf *b, uint32_t id, const ds_token_
     ds_buf_putc(b, '}');
 }
 
-/* The entry of one token, in the chat shape or in that of completions (four texts joined by NUL, taken apart when the token's text comes out). */
+/* The entry of one token, in the chat shape or in that of completions (four texts joined by NUL, taken apart when
+ * the token's text comes out). */
 static void put_entry(ds_stream *s, ds_buf *b, uint32_t id, const ds_token_logprob *lp)
 {
     uint32_t top = lp->n_top < s->info->sampling.top_logprobs ? lp->n_top : s->info->sampling.top_logprobs;

@@ -1,7 +1,8 @@
-/* What the response writers share: a stream is a list of choices, a choice a list of items (reasoning, text, call), of which the last may be open.
+/* What the response writers share: a stream is a list of choices, a choice a list of items (reasoning, text, call),
+ * of which the last may be open.
  *
- * respond.c feeds the parser and keeps the items; a protocol's writer (respond_proto) turns their opening, growth and closing into events, and the
- * finished list into a body. Item text that has been passed on is text[0..sent). */
+ * respond.c feeds the parser and keeps the items; a protocol's writer (respond_proto) turns their opening, growth
+ * and closing into events, and the finished list into a body. Item text that has been passed on is text[0..sent). */
 #ifndef DS_REPLY_RESPOND_INTERNAL_H
 #define DS_REPLY_RESPOND_INTERNAL_H
 
@@ -99,7 +100,8 @@ struct ds_stream {
 
 extern const respond_proto respond_chat, respond_responses, respond_messages, respond_completions;
 
-/* Writes to b what JSON text needs; U+2028 and its like are escaped everywhere, so that any part may become an event. */
+/* Writes to b what JSON text needs; U+2028 and its like are escaped everywhere, so that any part may become an
+ * event. */
 void respond_str(ds_buf *b, const char *p, size_t n);
 void respond_buf(ds_buf *b, const ds_buf *text);
 /* Chat, completions: a body or chunk up to its list of choices; of a chunk, which all begin alike, it is kept. */
@@ -116,7 +118,8 @@ void respond_input(ds_stream *s, ds_buf *b, const item *it);
 void respond_chat_usage(ds_stream *s, ds_buf *b);
 /* Encrypts a closed reasoning item's text into `sealed`, if there are keys. */
 void respond_seal(ds_stream *s, item *it);
-/* Chat, completions: the member prompt_logprobs of a prompt, with a comma in front; nothing when it wasn't asked for. */
+/* Chat, completions: the member prompt_logprobs of a prompt, with a comma in front; nothing when it wasn't asked
+ * for. */
 void respond_prompt_logprobs(ds_stream *s, ds_buf *b, uint32_t prompt);
 /* Responses: the items so far, joined by commas. */
 void respond_output_items(ds_stream *s, ds_buf *b);

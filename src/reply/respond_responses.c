@@ -32,7 +32,8 @@ static const char *status(const item *it)
     return it->open ? "in_progress" : it->complete ? "completed" : "incomplete";
 }
 
-/* The name as the client knows it: a tool of a namespace has two parts, of which the events about arguments repeat the last only. */
+/* The name as the client knows it: a tool of a namespace has two parts, of which the events about arguments repeat
+ * the last only. */
 static void call_name(ds_buf *b, const item *it, bool with_namespace)
 {
     ds_str name = { ds_buf_str(&it->name), it->name.len }, ns = { 0 };

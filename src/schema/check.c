@@ -1,4 +1,5 @@
-/* Is a value a JSON Schema, and can a constrained decoder enforce it? Shapes of keywords only; references are not followed. */
+/* Is a value a JSON Schema, and can a constrained decoder enforce it? Shapes of keywords only; references are not
+ * followed. */
 #include <stdio.h>
 #include <string.h>
 
@@ -117,7 +118,8 @@ static bool is_bool(const ds_json *v)
     return v->type == DS_JSON_TRUE || v->type == DS_JSON_FALSE;
 }
 
-/* Calls itself for the schemas inside; depth is bounded by the JSON reader. strict: also every keyword must be enforceable. */
+/* Calls itself for the schemas inside; depth is bounded by the JSON reader. strict: also every keyword must be
+ * enforceable. */
 static bool check(const ds_json *schema, bool strict, char *what, size_t cap);
 
 static bool check_all(const ds_json *list, bool strict, char *what, size_t cap)

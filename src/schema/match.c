@@ -1,7 +1,8 @@
 /* Does a JSON value satisfy a JSON Schema? For the end of an output that nothing constrained.
  *
- * The keywords of a constrained decoder (check.c) and `not` are judged; others, references that lead nowhere and patterns that don't compile
- * say nothing. Work is bounded: a value that needs more than MAX_STEPS, or MAX_LEVELS of schemas inside each other, counts as fitting. */
+ * The keywords of a constrained decoder (check.c) and `not` are judged; others, references that lead nowhere and
+ * patterns that don't compile say nothing. Work is bounded: a value that needs more than MAX_STEPS, or MAX_LEVELS of
+ * schemas inside each other, counts as fitting. */
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <arpa/inet.h>
 #include <math.h>

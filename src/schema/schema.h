@@ -1,7 +1,8 @@
 /* JSON Schema: is it one, can a constrained decoder enforce it, does a value satisfy it.
  *
- * A schema is the JSON value that it was written as; nothing is compiled or kept. Threads: all functions only read.   Memory: none is
- * kept.   Time: linear in the schema; matching is bounded in steps and depth, and what needs more counts as fitting. */
+ * A schema is the JSON value that it was written as; nothing is compiled or kept. Threads: all functions only
+ * read.   Memory: none is kept.   Time: linear in the schema; matching is bounded in steps and depth, and what needs
+ * more counts as fitting. */
 #ifndef DS_SCHEMA_SCHEMA_H
 #define DS_SCHEMA_SCHEMA_H
 

@@ -1,8 +1,8 @@
 /* API keys, tenants and their quotas.
  *
- * Keys file, one key a line: NAME sha256:HEX [tenant=T] [rps=N] [concurrent=N] [tokens_per_minute=N]; `#` starts a comment. Only hashes are kept; a presented key
- * is hashed and compared with every entry in constant time.
- * Threads: owner is the event loop.   Memory: the file's size, at most DS_AUTH_MAX_KEYS entries. */
+ * Keys file, one key a line: NAME sha256:HEX [tenant=T] [rps=N] [concurrent=N] [tokens_per_minute=N]; `#` starts a
+ * comment. Only hashes are kept; a presented key is hashed and compared with every entry in constant time. Threads:
+ * owner is the event loop.   Memory: the file's size, at most DS_AUTH_MAX_KEYS entries. */
 #ifndef DS_SERVER_AUTH_H
 #define DS_SERVER_AUTH_H
 
@@ -40,7 +40,8 @@ bool ds_auth_has(const ds_auth *a, const char *name); /* is there an entry of th
 ds_auth_key *ds_auth_find(ds_auth *a, const char *key, size_t n);
 
 typedef enum { DS_QUOTA_OK, DS_QUOTA_RATE, DS_QUOTA_CONCURRENT, DS_QUOTA_TOKENS } ds_quota;
-/* Takes one request from the key's quotas; on a refusal nothing is taken and *retry_s says when to come again. Give it back with ds_auth_leave. */
+/* Takes one request from the key's quotas; on a refusal nothing is taken and *retry_s says when to come again. Give
+ * it back with ds_auth_leave. */
 ds_quota ds_auth_enter(ds_auth_key *k, uint64_t now_us, uint32_t *retry_s);
 void ds_auth_leave(ds_auth_key *k, uint64_t tokens_used, uint64_t now_us); /* may free k */
 

@@ -1,7 +1,9 @@
 /* A call's life in the loop: from a complete body to the generator's last event.
  *
- *   start -> (worker) -> prepared -> begun: its prompts are with the generator -> events … -> every choice finished: the response is complete
- * A client that leaves makes it an orphan: x is NULL, the generator was told, and the call lives until its last event for it was polled. */
+ *   start -> (worker) -> prepared -> begun: its prompts are with the generator -> events … -> every choice finished:
+ *   the response is complete
+ * A client that leaves makes it an orphan: x is NULL, the generator was told, and the call lives until its last
+ * event for it was polled. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>

@@ -102,8 +102,9 @@ static ssize_t send_chunk(ds_exchange *x, size_t *total)
     return sendmsg(x->c->fd, &(struct msghdr){ .msg_iov = part, .msg_iovlen = 3 }, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
-/* While the library has a stream suspended, everything that it took is sent, and what comes next goes to the socket from here: for a token the
- * library would look at every suspended connection and twice at this one. It comes back for the end of the stream. False: no more now. */
+/* While the library has a stream suspended, everything that it took is sent, and what comes next goes to the socket
+ * from here: for a token the library would look at every suspended connection and twice at this one. It comes back
+ * for the end of the stream. False: no more now. */
 static bool push_chunk(ds_exchange *x)
 {
     size_t total;
@@ -201,8 +202,9 @@ static void stream_comment(ds_exchange *x, uint64_t now_us)
     x->put_us = now_us;
 }
 
-/* Is anybody there? After the end of a client's sending, bytes to one that is gone come back as a reset within a round trip; one that only closed
- * its sending side skips them: a comment of the stream, or before the response an interim status. */
+/* Is anybody there? After the end of a client's sending, bytes to one that is gone come back as a reset within a
+ * round trip; one that only closed its sending side skips them: a comment of the stream, or before the response an
+ * interim status. */
 static void probe(ds_conn *c)
 {
     static const char interim[] = "HTTP/1.1 100 Continue\r\n\r\n";
@@ -882,8 +884,8 @@ static ds_rc listen_tcp(ds_server *s, int *out, ds_err *err)
     return DS_OK;
 }
 
-/* Whose request did the library just refuse? One whose head is over and of which we haven't heard is it. Else it is among those with a body, or
- * with a head, on its way, and must be the only one: nobody may get another's refusal. */
+/* Whose request did the library just refuse? One whose head is over and of which we haven't heard is it. Else it is
+ * among those with a body, or with a head, on its way, and must be the only one: nobody may get another's refusal. */
 static ds_conn *refused_by_library(ds_server *s, bool in_body)
 {
     ds_conn *found = NULL;
@@ -903,8 +905,8 @@ static ds_conn *refused_by_library(ds_server *s, bool in_body)
     return several ? NULL : found;
 }
 
-/* The library answers some malformed requests itself, in HTML and after a malformed Content-Length with two heads, and says so beforehand to its
- * log only. Our answer goes out then, and the socket is shut before the library's. */
+/* The library answers some malformed requests itself, in HTML and after a malformed Content-Length with two heads,
+ * and says so beforehand to its log only. Our answer goes out then, and the socket is shut before the library's. */
 static void answer_for_library(ds_server *s, unsigned status, bool in_body)
 {
     ds_conn *c = refused_by_library(s, in_body);

@@ -1,5 +1,6 @@
-/* The list of a stored response's input items, in the form in which OpenAI's API gives them: what a client may leave out when it sends an item
- * (type, id, status, a text instead of a list of parts) is there. The store keeps items as they were sent. */
+/* The list of a stored response's input items, in the form in which OpenAI's API gives them: what a client may leave
+ * out when it sends an item (type, id, status, a text instead of a list of parts) is there. The store keeps items as
+ * they were sent. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -49,7 +49,8 @@ static void head(const page *p, const char *name, const char *type, const char *
     ds_buf_printf(p->b, "# HELP %s%s %s\n# TYPE %s%s %s\n", p->prefix, name, help, p->prefix, name, type);
 }
 
-/* A line up to its value. Every series has the label model_name, by which dashboards made for vLLM choose; `label` is NULL or one more. */
+/* A line up to its value. Every series has the label model_name, by which dashboards made for vLLM choose; `label`
+ * is NULL or one more. */
 static void series(const page *p, const char *name, const char *end, const char *label, const char *value)
 {
     ds_buf_printf(p->b, "%s%s%s{model_name=\"%s\"", p->prefix, name, end, p->model);

@@ -1,7 +1,7 @@
 /* Counters of the server and the text that Prometheus reads. (docs/server.md, "Metrics")
  *
- * Label values come from fixed lists, but for the one name of the model and the numbers of engines, so the number of series is a constant.
- * Threads: owner is the event loop.   Memory: none is taken but for the text. */
+ * Label values come from fixed lists, but for the one name of the model and the numbers of engines, so the number of
+ * series is a constant. Threads: owner is the event loop.   Memory: none is taken but for the text. */
 #ifndef DS_SERVER_METRICS_H
 #define DS_SERVER_METRICS_H
 
@@ -65,8 +65,8 @@ typedef struct {
     ds_gen_plan plan;
 } ds_metrics_engine;
 
-/* Appends the page. `model` is the value of the label model_name. Totals are of all engines together; what shows how busy and how full each is has the
- * label engine, its number, when there are several. n_engines may be 0. */
+/* Appends the page. `model` is the value of the label model_name. Totals are of all engines together; what shows how
+ * busy and how full each is has the label engine, its number, when there are several. n_engines may be 0. */
 void ds_metrics_write(ds_buf *b, const ds_metrics *m, const char *prefix, const char *model, const ds_metrics_engine *engines,
                       uint32_t n_engines, uint64_t stored_records, uint64_t stored_bytes);
 

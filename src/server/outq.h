@@ -1,6 +1,7 @@
 /* Output waiting for one client: bytes in, bytes out, with a bound.
  *
- * Threads: owner is the event loop.   Memory: grows to what is waiting, at most the bound; given back when it runs empty after having been large. */
+ * Threads: owner is the event loop.   Memory: grows to what is waiting, at most the bound; given back when it runs
+ * empty after having been large. */
 #ifndef DS_SERVER_OUTQ_H
 #define DS_SERVER_OUTQ_H
 
@@ -19,7 +20,8 @@ static inline size_t ds_outq_bytes(const ds_outq *q)
     return q->b.len - q->at;
 }
 void ds_outq_free(ds_outq *q);
-/* Room for n more bytes in one piece, to be filled and then counted with ds_outq_commit. NULL: more than `max` would wait, or no memory. */
+/* Room for n more bytes in one piece, to be filled and then counted with ds_outq_commit. NULL: more than `max` would
+ * wait, or no memory. */
 char *ds_outq_reserve(ds_outq *q, size_t n, size_t max);
 void ds_outq_commit(ds_outq *q, size_t n);
 bool ds_outq_put(ds_outq *q, const void *bytes, size_t n, size_t max); /* false: as reserve */

@@ -1,4 +1,5 @@
-/* Preparation of a call: body to prompt ids. Runs in any thread; touches nothing but the call, its kit and what is constant in the server. */
+/* Preparation of a call: body to prompt ids. Runs in any thread; touches nothing but the call, its kit and what is
+ * constant in the server. */
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>

@@ -4,9 +4,10 @@
  *   ds_server_run      serves until it is asked to stop; loads the model beside it, answering 503 until that is done
  *   ds_server_ask      drain, stop at once, read the keys again: from any thread and from signal handlers
  *
- * Threads: run occupies its caller (the event loop, which owns all connections and requests) and has `workers` threads for the preparation of large requests. Nothing else
- * of a server may be called meanwhile but ask.
- * Memory: bounded by the options: connections, bodies, waiting output, stored responses; requests by what the generator accepts. */
+ * Threads: run occupies its caller (the event loop, which owns all connections and requests) and has `workers`
+ * threads for the preparation of large requests. Nothing else of a server may be called meanwhile but ask. Memory:
+ * bounded by the options: connections, bodies, waiting output, stored responses; requests by what the generator
+ * accepts. */
 #ifndef DS_SERVER_SERVER_H
 #define DS_SERVER_SERVER_H
 
@@ -99,7 +100,8 @@ typedef struct {
     void *ctx;
 } ds_server_hooks;
 
-/* DS_E_ARG: an option out of range; DS_E_IO: an address, file or certificate; DS_E_FORMAT: the keys file. On success the sockets listen. */
+/* DS_E_ARG: an option out of range; DS_E_IO: an address, file or certificate; DS_E_FORMAT: the keys file. On success
+ * the sockets listen. */
 ds_rc ds_server_create(ds_server **out, const ds_server_opts *o, ds_err *err);
 void ds_server_destroy(ds_server *s); /* NULL is fine; not while run is in it */
 /* "http://127.0.0.1:8000"; with only a Unix socket "unix:/path". Belongs to s. */
@@ -115,7 +117,8 @@ typedef enum {
 } ds_server_ask_kind;
 void ds_server_ask(ds_server *s, ds_server_ask_kind what);
 
-/* A new random key: *key receives the text for its owner ("dsk-…", free() it), *line what goes into the keys file. DS_E_ARG: the name. DS_E_IO, DS_E_NOMEM. */
+/* A new random key: *key receives the text for its owner ("dsk-…", free() it), *line what goes into the keys file.
+ * DS_E_ARG: the name. DS_E_IO, DS_E_NOMEM. */
 ds_rc ds_server_new_key(char **key, char **line, const char *name, ds_err *err);
 
 #endif

@@ -55,7 +55,8 @@ struct ds_conn {
 
 /* unread.c */
 void ds_conn_bound_buffer(const ds_conn *c);
-/* Since when bytes wait in the kernel of which the client took none; now when it takes or nothing waits. Two system calls: for the sweep. */
+/* Since when bytes wait in the kernel of which the client took none; now when it takes or nothing waits. Two system
+ * calls: for the sweep. */
 uint64_t ds_conn_unread_since(ds_conn *c, uint64_t now_us);
 
 /* ---- one request and its response [loop] ---- */
@@ -243,8 +244,8 @@ void ds_route_proto(ds_exchange *x); /* the route by its path, and so the form o
 void ds_route_begin(ds_exchange *x, const ds_framing *f);
 void ds_route_run(ds_exchange *x); /* body read */
 
-/* items.c: input items as the store has them ("{…},{…}", oldest first) to the list that a client gets. DS_E_NOMEM, DS_E_FORMAT, DS_E_ARG: no
- * item has the id `after`; *b may then hold a part. */
+/* items.c: input items as the store has them ("{…},{…}", oldest first) to the list that a client gets. DS_E_NOMEM,
+ * DS_E_FORMAT, DS_E_ARG: no item has the id `after`; *b may then hold a part. */
 typedef struct {
     bool ascending;    /* oldest first; else newest first */
     size_t limit;      /* items at most */
@@ -252,7 +253,8 @@ typedef struct {
 } ds_items_page;
 ds_rc ds_items_write(ds_buf *b, const char *items, size_t n, const char *response, const ds_items_page *page, ds_err *err);
 
-/* tls.c: the file holds a certificate, the other one its key. `cert` and `key` are their texts, the paths are for messages. DS_E_FORMAT. */
+/* tls.c: the file holds a certificate, the other one its key. `cert` and `key` are their texts, the paths are for
+ * messages. DS_E_FORMAT. */
 ds_rc ds_tls_check(const char *cert_path, const char *cert, const char *key_path, const char *key, ds_err *err);
 
 /* call.c */

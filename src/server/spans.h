@@ -1,7 +1,7 @@
 /* Spans to an OpenTelemetry collector: OTLP over HTTP, as JSON. Opt-in.
  *
- * Threads: add from the event loop; a thread of its own sends, once a second. A collector that is slow or gone costs nothing but its spans: what waits is bounded, the rest is
- * counted and dropped. */
+ * Threads: add from the event loop; a thread of its own sends, once a second. A collector that is slow or gone costs
+ * nothing but its spans: what waits is bounded, the rest is counted and dropped. */
 #ifndef DS_SERVER_SPANS_H
 #define DS_SERVER_SPANS_H
 

@@ -1,8 +1,8 @@
 /* Stored responses: what GET /v1/responses/{id} and previous_response_id read. SQLite, in a file or in memory.
  *
- * A record belongs to a tenant and isn't there for another one. It goes after its time to live; when all records together exceed the bound, the oldest go.
- * Threads: any; one lock, held for a statement. put and remove are durable against a crash of the program, not of the machine (the log is synced by sweep).
- * Memory: SQLite's cache of 2 MiB. */
+ * A record belongs to a tenant and isn't there for another one. It goes after its time to live; when all records
+ * together exceed the bound, the oldest go. Threads: any; one lock, held for a statement. put and remove are durable
+ * against a crash of the program, not of the machine (the log is synced by sweep). Memory: SQLite's cache of 2 MiB. */
 #ifndef DS_SERVER_STORE_H
 #define DS_SERVER_STORE_H
 
@@ -14,7 +14,8 @@
 
 typedef struct ds_store ds_store;
 
-/* path NULL: in memory. A new file is for its owner only. DS_E_IO, DS_E_FORMAT (a database of another kind or version), DS_E_NOMEM. */
+/* path NULL: in memory. A new file is for its owner only. DS_E_IO, DS_E_FORMAT (a database of another kind or
+ * version), DS_E_NOMEM. */
 ds_rc ds_store_open(ds_store **out, const char *path, uint64_t ttl_s, uint64_t max_bytes, ds_err *err);
 void ds_store_close(ds_store *s); /* NULL is fine */
 

@@ -17,8 +17,8 @@ void ds_conn_bound_buffer(const ds_conn *c)
     setsockopt(c->fd, SOL_SOCKET, SO_SNDBUF, &(int){ SEND_BUFFER_BYTES }, sizeof(int));
 }
 
-/* A client that reads makes room, and its kernel says so by acknowledging more. A socket of a path has no such count: its bounded buffer, which then is full
- * for the server too, is all. */
+/* A client that reads makes room, and its kernel says so by acknowledging more. A socket of a path has no such
+ * count: its bounded buffer, which then is full for the server too, is all. */
 uint64_t ds_conn_unread_since(ds_conn *c, uint64_t now_us)
 {
     struct tcp_info i = { 0 };

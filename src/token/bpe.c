@@ -1,7 +1,9 @@
-/* One piece to ids: byte-pair merging in order of rank, leftmost first (recipe spec 1.4), behind a cache of whole pieces.
+/* One piece to ids: byte-pair merging in order of rank, leftmost first (recipe spec 1.4), behind a cache of whole
+ * pieces.
  *
- * The cache is a plain table that newer pieces overwrite: the ids of a piece depend on nothing but its bytes. Short pieces that it doesn't have
- * are merged in an array of ranks that is scanned for its minimum (quadratic, on at most SHORT symbols), long ones in tokenizer_bpe_long.c. */
+ * The cache is a plain table that newer pieces overwrite: the ids of a piece depend on nothing but its bytes. Short
+ * pieces that it doesn't have are merged in an array of ranks that is scanned for its minimum (quadratic, on at most
+ * SHORT symbols), long ones in tokenizer_bpe_long.c. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -62,9 +64,9 @@ void ds_tok_bpe_trim(ds_tok_bpe *b)
     ds_tok_long_trim(b->merger, KEEP_BYTES);
 }
 
-/* Symbols to start from: bytes, but three-byte characters that are tokens where no token has only a part of them. Whatever reaches over the
- * borders of such a character has all of it, so its bytes merge among themselves first; and since a merge stands behind those that make its halves,
- * when they do so changes nothing for others. */
+/* Symbols to start from: bytes, but three-byte characters that are tokens where no token has only a part of them.
+ * Whatever reaches over the borders of such a character has all of it, so its bytes merge among themselves first;
+ * and since a merge stands behind those that make its halves, when they do so changes nothing for others. */
 static size_t start_with_chars(const ds_tokenizer *t, const uint8_t *p, size_t n, uint32_t *sym)
 {
     size_t m = 0;

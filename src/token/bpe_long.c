@@ -1,9 +1,10 @@
 /* Merging of long pieces: the same ids as the scanned array of tokenizer_bpe.c, in bounded time on hostile text.
  *
- * Symbols are a linked list over the bytes of the piece. Where every merge stands behind the merges that make its halves (t->ordered; so
- * trainers write them), a merge only ever makes pairs of higher rank: pairs wait in one bucket for each rank, the buckets are emptied in order, and time is
- * linear. In one bucket places don't overlap, except in a run of one symbol, which is merged from its left end. In files that are not ordered
- * a heap of (rank, place) decides, O(n log n). */
+ * Symbols are a linked list over the bytes of the piece. Where every merge stands behind the merges that make its
+ * halves (t->ordered; so trainers write them), a merge only ever makes pairs of higher rank: pairs wait in one
+ * bucket for each rank, the buckets are emptied in order, and time is linear. In one bucket places don't overlap,
+ * except in a run of one symbol, which is merged from its left end. In files that are not ordered a heap of (rank,
+ * place) decides, O(n log n). */
 #include <stdlib.h>
 
 #include "token/tokenizer_internal.h"

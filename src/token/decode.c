@@ -11,7 +11,8 @@ size_t ds_decoder_room(const ds_tokenizer *t)
     return 3 * ((size_t)t->max_bytes + 3);
 }
 
-/* How many bytes at p (n > 0) belong together: a character (*valid), the longest beginning of one, or a single byte that begins none. */
+/* How many bytes at p (n > 0) belong together: a character (*valid), the longest beginning of one, or a single byte
+ * that begins none. */
 static size_t subpart(const uint8_t *p, size_t n, bool *valid)
 {
     uint8_t low = 0x80, high = 0xbf; /* what the second byte may be */

@@ -1,8 +1,9 @@
 /* Text and prompts to ids, by one thread or several.
  *
- * Everything that is asked for becomes a list of spans: a stretch of text between safe cuts, or one control token. Spans are dealt to the threads in
- * consecutive groups; each group has an id list of its own, and the lists are put together in order. The ids of a span depend on
- * its bytes alone, so they don't depend on how many threads there are. */
+ * Everything that is asked for becomes a list of spans: a stretch of text between safe cuts, or one control token.
+ * Spans are dealt to the threads in consecutive groups; each group has an id list of its own, and the lists are put
+ * together in order. The ids of a span depend on its bytes alone, so they don't depend on how many threads there
+ * are. */
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -225,7 +226,8 @@ static ds_rc add_span(ds_encoder *e, span s, ds_err *err)
     return DS_OK;
 }
 
-/* A text becomes several spans when there are threads to share them and the released pattern, whose safe places are known. */
+/* A text becomes several spans when there are threads to share them and the released pattern, whose safe places are
+ * known. */
 static ds_rc add_text(ds_encoder *e, const char *p, size_t n, bool ends_item, ds_err *err)
 {
     ds_rc rc = DS_OK;
@@ -255,8 +257,8 @@ static void run_groups(void *arg, uint32_t member, uint32_t n_members)
     }
 }
 
-/* Cuts the span list into groups of about SPAN_BYTES. Each gets room behind the ids for as many as its spans can become, so that nothing is
- * allocated while the threads run; what isn't used stays untouched memory. */
+/* Cuts the span list into groups of about SPAN_BYTES. Each gets room behind the ids for as many as its spans can
+ * become, so that nothing is allocated while the threads run; what isn't used stays untouched memory. */
 static ds_rc make_groups(ds_encoder *e, ds_ids *ids, ds_err *err)
 {
     size_t cap = e->spans.text_bytes / SPAN_BYTES + 2, at = ids->n;

@@ -1,9 +1,10 @@
 /* Classes of token ids for the Engram tables. (model spec 3.12)
  *
- * Two ids are one class when their texts are equal after folding: NFKC, NFD, no marks, lower case, white space collapsed and stripped. An id whose
- * bytes are no UTF-8 text is keyed by its spelling in the byte alphabet instead, and an id that folds to nothing by its text as it is. Folding is
- * utf8proc's, whose tables grow with Unicode: a text with a character that Unicode 15.0 doesn't have is keyed as it is, whatever utf8proc knows
- * of it. For all others normal forms, marks and lower case are the same in every version since (Unicode's stability policies). */
+ * Two ids are one class when their texts are equal after folding: NFKC, NFD, no marks, lower case, white space
+ * collapsed and stripped. An id whose bytes are no UTF-8 text is keyed by its spelling in the byte alphabet instead,
+ * and an id that folds to nothing by its text as it is. Folding is utf8proc's, whose tables grow with Unicode: a
+ * text with a character that Unicode 15.0 doesn't have is keyed as it is, whatever utf8proc knows of it. For all
+ * others normal forms, marks and lower case are the same in every version since (Unicode's stability policies). */
 #include <stdlib.h>
 #include <utf8proc.h>
 
@@ -19,7 +20,8 @@ typedef struct {
     size_t cap;
 } chars;
 
-/* Appends the canonical decomposition of n characters (in canonical order) to c; *n becomes their number. False: out of memory. */
+/* Appends the canonical decomposition of n characters (in canonical order) to c; *n becomes their number. False: out
+ * of memory. */
 static bool decompose(chars *c, const char *text, size_t bytes, utf8proc_option_t options, size_t *n)
 {
     utf8proc_ssize_t need;

@@ -1,7 +1,8 @@
 /* tokenizer.json -> struct ds_tokenizer. (recipe spec 1.1, 1.5, 1.8)
  *
- * The file is read once, in whatever order its keys stand; only merges that stand before the vocabulary are passed over and read afterwards. Every token
- * goes into one byte arena as it comes. Whatever the encoder doesn't implement exactly is refused. */
+ * The file is read once, in whatever order its keys stand; only merges that stand before the vocabulary are passed
+ * over and read afterwards. Every token goes into one byte arena as it comes. Whatever the encoder doesn't implement
+ * exactly is refused. */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
@@ -74,7 +75,8 @@ static bool reserve_id(loader *l, uint32_t id)
     return true;
 }
 
-/* Puts id, whose bytes are in place and have the hash h, into a table that is at most half full. *twin: one of the same bytes that is there already. */
+/* Puts id, whose bytes are in place and have the hash h, into a table that is at most half full. *twin: one of the
+ * same bytes that is there already. */
 static bool table_add(loader *l, ds_tok_table *table, uint32_t id, uint64_t h, size_t first_cap, uint32_t *twin)
 {
     const ds_tok_entry *e = l->t->entry;
@@ -109,7 +111,8 @@ static bool table_add(loader *l, ds_tok_table *table, uint32_t id, uint64_t h, s
     return true;
 }
 
-/* Characters of the byte alphabet to the bytes they stand for, at `out` (room for end - p). Returns the first other character, or `end`. */
+/* Characters of the byte alphabet to the bytes they stand for, at `out` (room for end - p). Returns the first other
+ * character, or `end`. */
 static const char *unmap_run(const loader *l, const char *p, const char *end, uint8_t *out, size_t *n)
 {
     uint8_t *to = out;
@@ -129,7 +132,8 @@ static const char *unmap_run(const loader *l, const char *p, const char *end, ui
     return p;
 }
 
-/* The bytes of a key, at `out` (room for s.n); *literal: it has characters outside the byte alphabet, and out is the key itself. */
+/* The bytes of a key, at `out` (room for s.n); *literal: it has characters outside the byte alphabet, and out is the
+ * key itself. */
 static size_t unmap(const loader *l, ds_span s, uint8_t *out, bool *literal)
 {
     size_t n;

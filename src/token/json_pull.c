@@ -287,7 +287,8 @@ static bool check_utf8(ds_pull *j, const char *p, const char *end)
     return true;
 }
 
-/* Moves to the next character that can't stand in a string as it is, or to the end. Eight bytes at a time: strings are most of such a file. */
+/* Moves to the next character that can't stand in a string as it is, or to the end. Eight bytes at a time: strings
+ * are most of such a file. */
 static bool skip_plain(ds_pull *j)
 {
     const uint64_t ones = 0x0101010101010101u, high = ones << 7;

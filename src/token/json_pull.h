@@ -1,9 +1,11 @@
-/* A pull reader for large JSON files whose shape is known: the caller asks for what it expects and nothing is built in between.
+/* A pull reader for large JSON files whose shape is known: the caller asks for what it expects and nothing is built
+ * in between.
  *
- * As strict as base/json.h (RFC 8259, valid UTF-8 without byte order mark, no lone surrogates, bounded depth, nothing after the value), and a key
- * that stands twice in one object is refused. Use base/json.h unless the file has hundreds of thousands of values.
- * The first failure fills the error with "line L, column C: what"; every later call fails too, so a caller may check once in a while.
- * Threads: one owner.   Memory: scratch for escaped strings and for the keys of the open objects. Time is linear. */
+ * As strict as base/json.h (RFC 8259, valid UTF-8 without byte order mark, no lone surrogates, bounded depth,
+ * nothing after the value), and a key that stands twice in one object is refused. Use base/json.h unless the file
+ * has hundreds of thousands of values. The first failure fills the error with "line L, column C: what"; every later
+ * call fails too, so a caller may check once in a while. Threads: one owner.   Memory: scratch for escaped strings
+ * and for the keys of the open objects. Time is linear. */
 #ifndef DS_TOKEN_JSON_PULL_H
 #define DS_TOKEN_JSON_PULL_H
 

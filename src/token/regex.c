@@ -1,8 +1,9 @@
 /* Split patterns that aren't the released ones, by PCRE2.
  *
- * Patterns apply one after another, each to every piece of the one before, so that no look-around crosses an earlier border. \p, \s and \w follow
- * Unicode. PCRE2's \s has U+180E beyond White_Space, and patterns of other engines may mean other things; what PCRE2 refuses to compile is refused.
- * A match that needs more than MATCH_LIMIT steps refuses the text: patterns and text are both outside bytes. */
+ * Patterns apply one after another, each to every piece of the one before, so that no look-around crosses an earlier
+ * border. \p, \s and \w follow Unicode. PCRE2's \s has U+180E beyond White_Space, and patterns of other engines may
+ * mean other things; what PCRE2 refuses to compile is refused. A match that needs more than MATCH_LIMIT steps
+ * refuses the text: patterns and text are both outside bytes. */
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 #include <stdlib.h>

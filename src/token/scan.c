@@ -1,9 +1,10 @@
 /* The released split pattern (recipe spec 1.2), by hand.
  *
- * Three splits apply one after another: numbers (at most three characters a piece), a CJK range, and an alternation. No look-ahead crosses a border
- * that an earlier split made, so for the alternation the text is a list of segments: neither numbers nor CJK, or all CJK. A byte
- * that is not UTF-8 is a segment and a piece of its own. A piece is decided by the text from its start on alone, because both ends of every
- * segment, and so the first digit of every run, are borders. */
+ * Three splits apply one after another: numbers (at most three characters a piece), a CJK range, and an alternation.
+ * No look-ahead crosses a border that an earlier split made, so for the alternation the text is a list of segments:
+ * neither numbers nor CJK, or all CJK. A byte that is not UTF-8 is a segment and a piece of its own. A piece is
+ * decided by the text from its start on alone, because both ends of every segment, and so the first digit of every
+ * run, are borders. */
 #include "token/tokenizer_internal.h"
 
 const char *const ds_tok_released[3] = {

@@ -48,7 +48,8 @@ typedef struct {
 /* Fills in the classes of Unicode 16.0. */
 void ds_uc_table_fill(ds_uc_table *t);
 
-/* Whether Unicode 15.0 has this character: the version up to which every supported utf8proc folds alike. O(log runs). */
+/* Whether Unicode 15.0 has this character: the version up to which every supported utf8proc folds alike. O(log
+ * runs). */
 bool ds_uc_assigned(uint32_t cp);
 
 static inline uint8_t ds_uc_class(const ds_uc_table *t, uint32_t cp)
@@ -83,7 +84,8 @@ typedef struct {
     uint32_t dropped : 1; /* DS_TOKEN_DROPPED */
 } ds_tok_entry;
 
-/* Hash table of tokens by their bytes, at most half full. A slot is the upper bits of the hash with id + 1 in the lower ones; 0 = empty. */
+/* Hash table of tokens by their bytes, at most half full. A slot is the upper bits of the hash with id + 1 in the
+ * lower ones; 0 = empty. */
 typedef struct {
     uint64_t *slot;
     uint32_t n, cap; /* cap: 0 or a power of two */
@@ -227,7 +229,8 @@ static inline bool ds_tok_bit(const uint64_t *bits, size_t i)
     return bits[i / 64] >> (i % 64) & 1;
 }
 
-/* a: two three-byte characters. False: no token reaches over the border between them, so that text around it can be encoded in two parts. */
+/* a: two three-byte characters. False: no token reaches over the border between them, so that text around it can be
+ * encoded in two parts. */
 static inline bool ds_tok_may_join(const ds_tokenizer *t, const uint8_t *a)
 {
     return ds_tok_bit(t->join_pair, ds_tok_join_bit(a)) || ds_tok_bit(t->join_byte, (size_t)a[2] << 8 | a[3]);
@@ -282,7 +285,8 @@ extern const char *const ds_tok_released[3];
 /* End of the piece that starts at p < end, where p is where a piece starts. */
 const uint8_t *ds_tok_scan(const ds_uc_table *uc, const uint8_t *p, const uint8_t *end);
 
-/* A place in (from, n) where every split of the whole text has a border, whatever follows or precedes; 0 = none. O(distance). */
+/* A place in (from, n) where every split of the whole text has a border, whatever follows or precedes; 0 = none.
+ * O(distance). */
 size_t ds_tok_safe_cut(const ds_tokenizer *t, const char *text, size_t n, size_t from);
 
 /* ---- one piece ---- */
@@ -292,7 +296,8 @@ typedef struct ds_tok_bpe ds_tok_bpe; /* one thread's cache and scratch */
 ds_rc ds_tok_bpe_create(ds_tok_bpe **out, const ds_tokenizer *t, uint32_t cache_entries, ds_err *err);
 void ds_tok_bpe_destroy(ds_tok_bpe *b);
 void ds_tok_bpe_trim(ds_tok_bpe *b); /* gives back scratch above 1 MiB */
-/* Appends the ids of a piece. `end` is the end of readable memory behind p, >= p + n. False: out of memory, ids unchanged. */
+/* Appends the ids of a piece. `end` is the end of readable memory behind p, >= p + n. False: out of memory, ids
+ * unchanged. */
 #define DS_TOK_SPARE_IDS 8 /* may be written behind the ids, within their capacity: it grows if it has less than that to spare */
 bool ds_tok_bpe_piece(ds_tok_bpe *b, const uint8_t *p, size_t n, const uint8_t *end, ds_ids *ids);
 
@@ -306,7 +311,8 @@ size_t ds_tok_long_merge(ds_tok_long *l, const uint8_t *p, size_t n, uint32_t *i
 
 bool ds_ids_reserve(ds_ids *ids, size_t more); /* false: out of memory */
 
-/* The byte alphabet of recipe spec 1.3: code point of each byte, and byte + 1 of each code point below 0x144 (0 = none). */
+/* The byte alphabet of recipe spec 1.3: code point of each byte, and byte + 1 of each code point below 0x144 (0 =
+ * none). */
 void ds_tok_alphabet(uint16_t of_byte[256], uint16_t of_char[0x144]);
 
 #endif

@@ -1,5 +1,5 @@
-/* Character classes for the split pattern: categories of Unicode 16.0, from a table of our own, so that token ids are the same whatever
- * libraries the build machine has. */
+/* Character classes for the split pattern: categories of Unicode 16.0, from a table of our own, so that token ids
+ * are the same whatever libraries the build machine has. */
 #include <assert.h>
 
 #include "token/tokenizer_internal.h"

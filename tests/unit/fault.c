@@ -1,4 +1,5 @@
-/* The linker's --wrap=NAME turns calls of NAME into __wrap_NAME, and __real_NAME into the C library's (or the sanitizer's). */
+/* The linker's --wrap=NAME turns calls of NAME into __wrap_NAME, and __real_NAME into the C library's (or the
+ * sanitizer's). */
 #include "fault.h"
 
 #include <errno.h>

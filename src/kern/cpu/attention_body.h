@@ -1,9 +1,10 @@
 /* Attention over window and selected entries, over the vectors of vec_*.h.
  *
- * A row's entries are decoded once for all heads, in the order of its own list: as rows of `dim` values for the weighted sum, and turned, VW entries side by side, for the scores. Within a
- * row each chunk of 2*VW values has its even elements first, as codes are decoded; queries are put into the same order and outputs back.
- * Scores: a chain along dim in each lane. Sum of values: a chain along the list. So a result depends on the row's list alone.
- * Bound by FMA units: 2 * heads * entries * dim products a row; decoding is 1/heads of that. */
+ * A row's entries are decoded once for all heads, in the order of its own list: as rows of `dim` values for the
+ * weighted sum, and turned, VW entries side by side, for the scores. Within a row each chunk of 2*VW values has its
+ * even elements first, as codes are decoded; queries are put into the same order and outputs back. Scores: a chain
+ * along dim in each lane. Sum of values: a chain along the list. So a result depends on the row's list alone. Bound
+ * by FMA units: 2 * heads * entries * dim products a row; decoding is 1/heads of that. */
 #include "kern/cpu/attention.h"
 #include "kern/cpu/bodies.h"
 

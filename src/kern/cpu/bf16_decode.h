@@ -1,7 +1,8 @@
-/* Weight codes to bf16, 32 at a time, with AVX-512 BW. Exact, but for values below 2^-126, which the products that use this count as zero anyway.
+/* Weight codes to bf16, 32 at a time, with AVX-512 BW. Exact, but for values below 2^-126, which the products that
+ * use this count as zero anyway.
  *
- * The order is that of memory, but for MXFP4 columns 0, 4, 8 .. 28 come first, then 1, 5 .. 29, and so on, as they are decoded with least work; rows of activations are put into the same
- * order. */
+ * The order is that of memory, but for MXFP4 columns 0, 4, 8 .. 28 come first, then 1, 5 .. 29, and so on, as they
+ * are decoded with least work; rows of activations are put into the same order. */
 #ifndef DS_KERN_CPU_BF16_DECODE_H
 #define DS_KERN_CPU_BF16_DECODE_H
 
@@ -44,9 +45,10 @@ static __attribute__((noinline)) __m512i decode_bf16_far(const uint8_t *codes, u
     return _mm512_loadu_si512(v);
 }
 
-/* Elements c .. c + 32 of a row, c a multiple of 32, in the order of the type; `type` is a constant where this is used.
- * MXFP4: the sixteen bytes of a group stand in each quarter, whose eight words are shifted by 0, 4, 8 and 12 bits, which makes all 32 codes indices: a permutation reads five bits of
- * each, and the fifth is whatever stands there, as the table has everything twice. */
+/* Elements c .. c + 32 of a row, c a multiple of 32, in the order of the type; `type` is a constant where this is
+ * used. MXFP4: the sixteen bytes of a group stand in each quarter, whose eight words are shifted by 0, 4, 8 and 12
+ * bits, which makes all 32 codes indices: a permutation reads five bits of each, and the fifth is whatever stands
+ * there, as the table has everything twice. */
 static inline __attribute__((always_inline)) __m512i decode_bf16(ds_mat_type type, code_row r, size_t c, size_t in)
 {
     if (type == DS_MAT_BF16)
@@ -64,7 +66,8 @@ static inline __attribute__((always_inline)) __m512i decode_bf16(ds_mat_type typ
     return vw_of_e4m3(r.data + c, scale);
 }
 
-/* 32 floats (those of `left` that there are, then zeros) as bf16, in the order in which codes of the type are decoded. */
+/* 32 floats (those of `left` that there are, then zeros) as bf16, in the order in which codes of the type are
+ * decoded. */
 static inline __m512i bf16_of(const float *x, size_t left, ds_mat_type type)
 {
     __m512i lo = _mm512_castps_si512(vf_bf16(vf_load_n(x, left)));

@@ -1,7 +1,7 @@
 /* Routed experts on top of a ds_gemm (spec 3.13).
  *
- * Owned pairs (row, rank) are sorted by expert, so that each expert's weights are read once whatever the number of rows. First all hidden
- * values, then the outputs. */
+ * Owned pairs (row, rank) are sorted by expert, so that each expert's weights are read once whatever the number of
+ * rows. First all hidden values, then the outputs. */
 #include <string.h>
 
 #include "format/numfmt.h"

@@ -1,7 +1,8 @@
-/* The matrix product that linear layers and experts share: 16 or 32 outputs of a weight, decoded on the fly, times a set of rows.
+/* The matrix product that linear layers and experts share: 16 or 32 outputs of a weight, decoded on the fly, times a
+ * set of rows.
  *
- * Order of accumulation: that of the flavour (see README) and never of the number of rows: a (row, output) pair has its own chain of vector FMAs along k, lanes of the vector
- * being added up at the end by one fixed tree.
+ * Order of accumulation: that of the flavour (see README) and never of the number of rows: a (row, output) pair has
+ * its own chain of vector FMAs along k, lanes of the vector being added up at the end by one fixed tree.
  *
  * Threads: prep may run on disjoint ranges of rows; block reads the prepared rows only. */
 #ifndef DS_KERN_CPU_GEMM_H
@@ -32,7 +33,8 @@ typedef struct ds_gemm {
     bool f32_weights; /* false: not for DS_MAT_F32 */
 } ds_gemm;
 
-/* What a variant multiplies with: one for f32 activations and F32 weights, one for bf16 activations (may be the same). */
+/* What a variant multiplies with: one for f32 activations and F32 weights, one for bf16 activations (may be the
+ * same). */
 typedef struct {
     const ds_gemm *f32, *bf16;
     /* h[i] = w * silu(min(g, limit)) * clamp(u), as swiglu and experts have it; limit <= 0: no bounds. g and u are rounded to bf16 if round_in, h if round_out. h may equal g
@@ -49,7 +51,8 @@ extern const ds_gemm ds_gemm_avx2, ds_gemm_avx512, ds_gemm_avx512bf16, ds_gemm_a
 
 /* Values of E8M0 codes, and those times 256 (from code 247 on infinity). */
 extern const float ds_e8m0_value[256], ds_e8m0_value256[256];
-/* E2M1 values times those of a scale: as floats, and as bf16, twice. Exact, as both have 2^-128 and neither has more than 2^127. Filled by ds_gemm_init. */
+/* E2M1 values times those of a scale: as floats, and as bf16, twice. Exact, as both have 2^-128 and neither has more
+ * than 2^127. Filled by ds_gemm_init. */
 extern _Alignas(64) float ds_e2m1_scaled[256][16];
 extern _Alignas(64) uint16_t ds_e2m1_words[256][32];
 /* The eight least E4M3 magnitudes (zero and the subnormal ones) times a scale, as bf16; exact for scales 10 .. 254. */
@@ -58,8 +61,9 @@ void ds_gemm_init(void); /* any thread, any number of times */
 /* A code times 2^7, where bf16 has its exponent, in both halves. */
 extern const uint32_t ds_e8m0_words[256];
 
-/* Four rows of a weight, one behind the other in memory, are used side by side. Their lines are fetched in the order of memory, which the CPU's own prefetching follows (a stream for
- * each row, of a few lines, it doesn't), early enough for the last of the next four rows, and into L2: L1 has the activations. */
+/* Four rows of a weight, one behind the other in memory, are used side by side. Their lines are fetched in the order
+ * of memory, which the CPU's own prefetching follows (a stream for each row, of a few lines, it doesn't), early
+ * enough for the last of the next four rows, and into L2: L1 has the activations. */
 typedef struct {
     const uint8_t *data, *scale; /* scale NULL: not worth it */
 } ds_gemm_ahead;
@@ -93,7 +97,8 @@ static inline size_t ds_gemm_part(size_t n, size_t parts, size_t i)
     return n * i / parts;
 }
 
-/* Part `part` of `parts` of what comes after the panel of `columns` columns (a power of two) up to c1 of 16 outputs: the next columns, or the first ones of the next outputs. */
+/* Part `part` of `parts` of what comes after the panel of `columns` columns (a power of two) up to c1 of 16 outputs:
+ * the next columns, or the first ones of the next outputs. */
 static inline void ds_gemm_fetch_panel(const ds_mat *w, uint64_t o0, size_t c1, size_t columns, size_t part, size_t parts)
 {
     size_t bits = ds_gemm_bits(w->type), row = (size_t)w->in * bits / 8, each = columns * bits / 512, lines = DS_GEMM_OUTS * each,
@@ -110,7 +115,8 @@ ds_experts_sum_fn ds_experts_sum_cpu;
 size_t ds_gemm_ns(size_t rows, size_t outs, size_t in);                   /* what the product takes one thread, roughly */
 size_t ds_gemm_scratch(const ds_kern_limits *lim, const ds_gemm_pair *p); /* of linear and experts; SIZE_MAX: too large to say */
 
-/* ds_exec_for, but small work stays on the calling thread: handing it over costs more than it saves. `cost` is about nanoseconds of one thread. */
+/* ds_exec_for, but small work stays on the calling thread: handing it over costs more than it saves. `cost` is about
+ * nanoseconds of one thread. */
 void ds_cpu_for(ds_exec *e, size_t n, size_t grain, size_t cost, ds_range_fn *fn, void *arg);
 
 #endif

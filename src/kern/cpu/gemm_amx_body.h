@@ -1,11 +1,14 @@
-/* Body of the AMX product (bf16 activations), over the tile operations TILE_* that the including file defines: the CPU's own, or a model of them in the tests.
+/* Body of the AMX product (bf16 activations), over the tile operations TILE_* that the including file defines: the
+ * CPU's own, or a model of them in the tests.
  *
- * Weights are tile A: 16 outputs x 32 columns, a row of the tile being one group of 32 codes, decoded in the order of its type. Activations are tile B: 16 pairs of columns x 16 rows of the batch, made once for all
- * outputs (prep). Tile C: 16 outputs x 16 rows. So a product is one chain of TDPBF16PS along the columns, for one row or for many; with a single row, tile B is one pair wide, which is the row
- * in that order.
- * A block is 32 outputs, and a step two tiles A times two tiles B, so that each tile that is loaded is used twice. Weights are decoded for a panel of PANEL columns, which stays in L1; while the tile unit
- * works on a panel (64 cycles a step), the next one is decoded between its steps, far enough ahead that no load waits for a store. With more than 32 rows, tile C rests in memory between two panels, which
- * changes no bit. */
+ * Weights are tile A: 16 outputs x 32 columns, a row of the tile being one group of 32 codes, decoded in the order
+ * of its type. Activations are tile B: 16 pairs of columns x 16 rows of the batch, made once for all outputs (prep).
+ * Tile C: 16 outputs x 16 rows. So a product is one chain of TDPBF16PS along the columns, for one row or for many;
+ * with a single row, tile B is one pair wide, which is the row in that order. A block is 32 outputs, and a step two
+ * tiles A times two tiles B, so that each tile that is loaded is used twice. Weights are decoded for a panel of
+ * PANEL columns, which stays in L1; while the tile unit works on a panel (64 cycles a step), the next one is decoded
+ * between its steps, far enough ahead that no load waits for a store. With more than 32 rows, tile C rests in memory
+ * between two panels, which changes no bit. */
 #include <immintrin.h>
 #include <string.h>
 
@@ -79,7 +82,8 @@ typedef struct {
     ds_mat_type type;
 } filler;
 
-/* With each tile, two of its sixteen rows are fetched into L2 for the panel after the one that is being decoded; after a row's last columns come the first ones of the next block. */
+/* With each tile, two of its sixteen rows are fetched into L2 for the panel after the one that is being decoded;
+ * after a row's last columns come the first ones of the next block. */
 static inline __attribute__((always_inline)) void fetch_rows(const filler *f, ds_mat_type type)
 {
     size_t bits = ds_gemm_bits(type), row_bytes = f->in * bits / 8, each = PANEL * bits / 8;

@@ -1,7 +1,9 @@
-/* bf16 matrix product, AVX-512 with VDPBF16PS: weights decode exactly to bf16 (values that are subnormal in bf16 count as zero, as the instruction has it).
+/* bf16 matrix product, AVX-512 with VDPBF16PS: weights decode exactly to bf16 (values that are subnormal in bf16
+ * count as zero, as the instruction has it).
  *
- * Outline as in gemm_body.h, but a chunk is 32 products in one vector of pairs, in the order of bf16_decode.h: chain <- chain + odd*odd + even*even in each of 16 lanes, as the CPU rounds it. One row is
- * bound by the bytes of the weight or by decoding (three to seven instructions for 32 codes), more rows by VDPBF16PS. */
+ * Outline as in gemm_body.h, but a chunk is 32 products in one vector of pairs, in the order of bf16_decode.h: chain
+ * <- chain + odd*odd + even*even in each of 16 lanes, as the CPU rounds it. One row is bound by the bytes of the
+ * weight or by decoding (three to seven instructions for 32 codes), more rows by VDPBF16PS. */
 #include <immintrin.h>
 #include <string.h>
 
@@ -126,7 +128,8 @@ static inline __attribute__((always_inline)) void quad_of(float *out, const uint
         memcpy(out + r * DS_GEMM_OUTS, sums + 4 * r, 4 * sizeof *sums);
 }
 
-/* Two rows or more. As many of them as L2 has room for take all outputs, in groups of at most MR; the codes of 4 outputs stay in L1 for all groups. */
+/* Two rows or more. As many of them as L2 has room for take all outputs, in groups of at most MR; the codes of 4
+ * outputs stay in L1 for all groups. */
 static inline __attribute__((always_inline)) void direct_of(float *out, const uint16_t *x, size_t ldx, const ds_mat *w, uint64_t o0,
                                                             uint32_t n_outs, size_t n_rows, ds_mat_type type)
 {
@@ -181,7 +184,8 @@ static inline __attribute__((always_inline)) void fill_row(__m512i *d, code_row 
         *d++ = decode_bf16(type, r, c, in);
 }
 
-/* chains[r*4 + o] go on over n chunks, for n_rows <= MR rows at x, 4 outputs at p; from zero if first, to sums[r*4 + o] if last. */
+/* chains[r*4 + o] go on over n chunks, for n_rows <= MR rows at x, 4 outputs at p; from zero if first, to sums[r*4 +
+ * o] if last. */
 static inline __attribute__((always_inline)) void tile_of(vf *chains, float *sums, const uint16_t *x, size_t ldx, const __m512i *p,
                                                           size_t n, int n_rows, bool first, bool last)
 {

@@ -1,9 +1,11 @@
 /* Body of a ds_gemm with f32 weights and rows, over the vectors of vec_*.h.
  *
- * Rows are prepared once: padded with zeros to whole chunks of 2*VW, and, but for F32 weights, with the even elements of a chunk before the odd ones, which is how codes are
- * decoded. Tiles of 4 outputs x MR rows decode weights into registers and use them at once: with one row bound by the bytes of the weight or by decoding, with more by the FMA
- * units. Where decoding costs more than that (direct_rows), 16 outputs are decoded for KC columns into a panel in cache, and the same tiles run over it. The chain
- * of a (row, output) pair is always the same: for each chunk in order, the even elements, then the odd ones. Between two panels a chain rests in memory, unrounded. */
+ * Rows are prepared once: padded with zeros to whole chunks of 2*VW, and, but for F32 weights, with the even
+ * elements of a chunk before the odd ones, which is how codes are decoded. Tiles of 4 outputs x MR rows decode
+ * weights into registers and use them at once: with one row bound by the bytes of the weight or by decoding, with
+ * more by the FMA units. Where decoding costs more than that (direct_rows), 16 outputs are decoded for KC columns
+ * into a panel in cache, and the same tiles run over it. The chain of a (row, output) pair is always the same: for
+ * each chunk in order, the even elements, then the odd ones. Between two panels a chain rests in memory, unrounded. */
 #include "kern/cpu/gemm.h"
 
 enum { CHUNK = 2 * VW, KC = 1024, MR = VW / 4, L2_ROWS_BYTES = 320 << 10, QUADS = DS_GEMM_OUTS / 4, TILES = DS_GEMM_ROWS / MR };
@@ -191,7 +193,8 @@ static inline __attribute__((always_inline)) void quad_of(float *out, const floa
         memcpy(out + r * DS_GEMM_OUTS, sums + 4 * r, 4 * sizeof *sums);
 }
 
-/* Two rows or more. As many of them as L2 has room for take all outputs, in groups of at most MR; the codes of 4 outputs stay in L1 for all groups. */
+/* Two rows or more. As many of them as L2 has room for take all outputs, in groups of at most MR; the codes of 4
+ * outputs stay in L1 for all groups. */
 static inline __attribute__((always_inline)) void direct_of(float *out, const float *x, size_t ldx, const ds_mat *w, uint64_t o0,
                                                             uint32_t n_outs, size_t n_rows, ds_mat_type type)
 {
@@ -280,7 +283,8 @@ static void fill_panel(work_area *wa, const ds_mat *w, uint64_t o0, uint32_t n_o
     }
 }
 
-/* chains[r*4 + o] go on over n columns, for n_rows <= MR rows at x, 4 outputs at p; from zero if first, to sums[r*4 + o] if last. */
+/* chains[r*4 + o] go on over n columns, for n_rows <= MR rows at x, 4 outputs at p; from zero if first, to sums[r*4
+ * + o] if last. */
 static inline __attribute__((always_inline)) void tile_of(vf *chains, float *sums, const float *x, size_t ldx, const float *p, size_t n,
                                                           int n_rows, bool first, bool last)
 {

@@ -1,7 +1,9 @@
 /* Index scores and selection (spec 3.10).
  *
- * Rows of a sequence are scored in batches against all visible entries, so that keys are decoded once a batch; a row whose candidate pool leaves entries out is scored alone, against
- * the pool's entries only. The threads share the entries. Then the k best of each row are found without sorting: the threshold is built bit by bit from the top, by counting. */
+ * Rows of a sequence are scored in batches against all visible entries, so that keys are decoded once a batch; a row
+ * whose candidate pool leaves entries out is scored alone, against the pool's entries only. The threads share the
+ * entries. Then the k best of each row are found without sorting: the threshold is built bit by bit from the top, by
+ * counting. */
 #include "kern/cpu/index.h"
 
 #include <math.h>

@@ -4,7 +4,8 @@
 
 #include "kern/kern.h"
 
-/* Queries of one row: for each head and group of 32, the codes times two as bytes, in the order in which keys are decoded. */
+/* Queries of one row: for each head and group of 32, the codes times two as bytes, in the order in which keys are
+ * decoded. */
 typedef struct {
     int8_t *q;      /* [heads][dim] */
     int32_t *base;  /* [heads][dim/32]: -12 times the sum of a group's q, since keys are stored with 12 added */

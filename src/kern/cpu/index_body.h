@@ -1,7 +1,8 @@
 /* Scores of index keys, over integer vectors as wide as those of vec_*.h.
  *
- * A key's codes are whole numbers when doubled. Their bytes, 12 added to make them unsigned, stand four to a dword, VW keys side by side; a query's dword goes to all lanes. The sum of 32
- * products is exact; groups and heads are added up in f32, in order. Bound by the byte multiplications: heads * dim / 4 of them for VW keys. */
+ * A key's codes are whole numbers when doubled. Their bytes, 12 added to make them unsigned, stand four to a dword,
+ * VW keys side by side; a query's dword goes to all lanes. The sum of 32 products is exact; groups and heads are
+ * added up in f32, in order. Bound by the byte multiplications: heads * dim / 4 of them for VW keys. */
 #include "kern/cpu/bodies.h"
 #include "kern/cpu/index.h"
 

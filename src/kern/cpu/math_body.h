@@ -2,7 +2,8 @@
 #ifndef DS_KERN_CPU_MATH_BODY_H
 #define DS_KERN_CPU_MATH_BODY_H
 
-/* e^x, within 1e-7 relative; 0 and infinity beyond the range of floats; NaN stays. x = n ln 2 + r, |r| <= ln 2 / 2, then eight terms of the series. */
+/* e^x, within 1e-7 relative; 0 and infinity beyond the range of floats; NaN stays. x = n ln 2 + r, |r| <= ln 2 / 2,
+ * then eight terms of the series. */
 static inline vf vf_exp(vf x)
 {
     vf n, r, p;

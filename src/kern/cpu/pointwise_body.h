@@ -1,4 +1,5 @@
-/* Norms, rotations, gates and other ops that go element by element, over the vectors of vec_*.h. Bound by the bytes that they touch, which are in cache. */
+/* Norms, rotations, gates and other ops that go element by element, over the vectors of vec_*.h. Bound by the bytes
+ * that they touch, which are in cache. */
 #include "format/numfmt.h"
 #include "kern/cpu/bodies.h"
 #include "kern/cpu/gemm.h"

@@ -1,4 +1,5 @@
-/* The router, over the vectors of vec_*.h: affinities of all experts in vectors, then the choice one after the other. */
+/* The router, over the vectors of vec_*.h: affinities of all experts in vectors, then the choice one after the
+ * other. */
 #include "kern/cpu/bodies.h"
 #include "kern/cpu/gemm.h"
 #include "kern/cpu/math_body.h"

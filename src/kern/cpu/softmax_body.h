@@ -4,7 +4,8 @@
 
 #include "kern/cpu/math_body.h"
 
-/* s[h][i] = q_h . key_i for `heads` queries of `dim` values and `padded` keys (a multiple of VW), which stand turned: [dim][padded]. A chain along dim in each lane. */
+/* s[h][i] = q_h . key_i for `heads` queries of `dim` values and `padded` keys (a multiple of VW), which stand
+ * turned: [dim][padded]. A chain along dim in each lane. */
 static inline __attribute__((always_inline)) void scores(float *s, const float *q, size_t ldq, const float *turned, size_t dim,
                                                          size_t padded, int heads)
 {

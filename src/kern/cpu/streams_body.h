@@ -1,7 +1,9 @@
 /* The residual streams, over the vectors of vec_*.h: mHC turns and their mean.
  *
- * An mHC turn is three passes: the update of X and the collapse to x, row by row; m = fn . X, by tiles of 4 outputs x MR rows whose chains run along the streams; the mixes, MIX_ROWS rows at a time
- * with a row of B in each 128-bit part of a vector. Bound by the bytes of X in the first pass, by FMA units in the second (by the bytes of fn for a single row). */
+ * An mHC turn is three passes: the update of X and the collapse to x, row by row; m = fn . X, by tiles of 4 outputs
+ * x MR rows whose chains run along the streams; the mixes, MIX_ROWS rows at a time with a row of B in each 128-bit
+ * part of a vector. Bound by the bytes of X in the first pass, by FMA units in the second (by the bytes of fn for a
+ * single row). */
 #include "format/numfmt.h"
 #include "kern/cpu/bodies.h"
 #include "kern/cpu/gemm.h"

@@ -1,4 +1,5 @@
-/* Vectors of 16 floats, for bodies that are written once and built for each instruction set (see README). vec_avx2.h has the same names with 8.
+/* Vectors of 16 floats, for bodies that are written once and built for each instruction set (see README). vec_avx2.h
+ * has the same names with 8.
  *
  * vf_sums and vf_sum each have one fixed tree of additions, the same for every vector. */
 #ifndef DS_KERN_CPU_VEC_H
@@ -219,8 +220,9 @@ static inline void vf_of_e4m3(vf *even, vf *odd, const void *p, float scale256)
     *odd = _mm512_mul_ps(_mm512_cvtph_ps(o), _mm512_set1_ps(scale256));
 }
 
-/* 32 E4M3 codes times a scale as bf16, in order; exact for scales 10 .. 246. An exponent and three bits stand in a bf16 four bits further up, less the difference of the biases, which
- * goes into the scale; the eight magnitudes without an exponent come from a table. */
+/* 32 E4M3 codes times a scale as bf16, in order; exact for scales 10 .. 246. An exponent and three bits stand in a
+ * bf16 four bits further up, less the difference of the biases, which goes into the scale; the eight magnitudes
+ * without an exponent come from a table. */
 static inline __m512i vw_of_e4m3(const void *p, uint8_t scale)
 {
     __m512i v = _mm512_cvtepi8_epi16(_mm256_loadu_si256(p)),
@@ -271,7 +273,8 @@ static inline vf vf_negate_even(vf a)
 
 /* ---- integers ---- */
 
-/* base + the sum of 32 products in each lane: codes [8][VW] dwords of four unsigned bytes <= 24, b [32] signed bytes within +-12. */
+/* base + the sum of 32 products in each lane: codes [8][VW] dwords of four unsigned bytes <= 24, b [32] signed bytes
+ * within +-12. */
 static inline vf vb_dot32(const uint32_t *codes, const int8_t *b, int32_t base)
 {
     __m512i sum = _mm512_setzero_si512();

@@ -1,7 +1,7 @@
 /* The vision tower's own ops, over the vectors of vec_*.h.
  *
- * Attention: head by head, keys are turned once, VW of them side by side; then four queries at a time go over all keys, as in attention_body.h. Bound by FMA units: 2 * n * n * dim products
- * a head. */
+ * Attention: head by head, keys are turned once, VW of them side by side; then four queries at a time go over all
+ * keys, as in attention_body.h. Bound by FMA units: 2 * n * n * dim products a head. */
 #include "kern/cpu/bodies.h"
 #include "kern/cpu/gemm.h"
 #include "kern/cpu/softmax_body.h"

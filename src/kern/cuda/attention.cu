@@ -1,8 +1,8 @@
 /* Attention over window and selected entries, with sink (spec 3.11).
  *
- * A block has a row and HEADS of its heads, a warp each. TILE entries at a time are decoded into shared memory once for all heads; they are keys
- * and values. Softmax with a running maximum over tiles counted from the start of the row's own list, in f32 in both modes.
- * Bound by FMAs and shared memory reads: 2 * dim of each an entry and head. */
+ * A block has a row and HEADS of its heads, a warp each. TILE entries at a time are decoded into shared memory once
+ * for all heads; they are keys and values. Softmax with a running maximum over tiles counted from the start of the
+ * row's own list, in f32 in both modes. Bound by FMAs and shared memory reads: 2 * dim of each an entry and head. */
 #include "common.cuh"
 
 enum { HEADS = 8, THREADS = HEADS * 32, TILE = 16, CHUNK = 16 };
@@ -117,11 +117,11 @@ template <int NJ> static __global__ void __launch_bounds__(THREADS) attention_ke
 
 /* ---- bf16 mode, columns of 512: tensor cores ----
  *
- * A block has a row and 64 of its heads, 8 warps. KEYS entries at a time are decoded to bf16 in shared memory, exactly (at most 6 bits), for both
- * products. S = Q E^T: a warp has 16 heads and half of the entries. Softmax with a running maximum, four threads a head. O = P E: a warp has
- * the same 16 heads and half of the columns, in registers; P is a sum of two bf16 values, so that 16 bits of it count.
- * Shared memory (1 block an SM): queries 65 KB, entries 65 KB, scores 17 KB, P 18 KB. Bound by mma.sync: 3 times 2 * dim multiplications an
- * entry and head. */
+ * A block has a row and 64 of its heads, 8 warps. KEYS entries at a time are decoded to bf16 in shared memory,
+ * exactly (at most 6 bits), for both products. S = Q E^T: a warp has 16 heads and half of the entries. Softmax with
+ * a running maximum, four threads a head. O = P E: a warp has the same 16 heads and half of the columns, in
+ * registers; P is a sum of two bf16 values, so that 16 bits of it count. Shared memory (1 block an SM): queries 65
+ * KB, entries 65 KB, scores 17 KB, P 18 KB. Bound by mma.sync: 3 times 2 * dim multiplications an entry and head. */
 
 enum { MMA_DIM = 512, MMA_HEADS = 64, KEYS = 64, MMA_THREADS = 256, ROW = MMA_DIM + 8, PROW = KEYS + 8, SROW = KEYS + 4, FLIGHT = 4 };
 

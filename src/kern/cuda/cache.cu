@@ -1,5 +1,6 @@
-/* Cache records: quantising, pooling, storing (spec 3.8, 3.9, 4.4). Bytes as the scalar code of format/numfmt. A warp has a record at a
- * time; a lane quantises whole groups' codes where a group fits one. All are bound by latency: a step writes a few hundred records. */
+/* Cache records: quantising, pooling, storing (spec 3.8, 3.9, 4.4). Bytes as the scalar code of format/numfmt. A
+ * warp has a record at a time; a lane quantises whole groups' codes where a group fits one. All are bound by
+ * latency: a step writes a few hundred records. */
 #include "common.cuh"
 
 enum { THREADS = 256, WARPS = THREADS / 32 };

@@ -1,9 +1,9 @@
 /* The CUDA backend: kernels for sm_90a behind the op table, and the device under them (kern/device.h).
  *
- * Launchers only put kernels on ds_exec.stream, which is a ds_stream of device.cu; scratch comes from ds_exec, whose arena is device memory,
- * and ds_exec.fault is stage memory. Weights, tables and everything else that an op reads stand where device.cu placed them: 16-byte
- * aligned. What a launch fails with is kept in the stream's device, which is dead then.
- * Threads: a filled table is constant and shared. */
+ * Launchers only put kernels on ds_exec.stream, which is a ds_stream of device.cu; scratch comes from ds_exec, whose
+ * arena is device memory, and ds_exec.fault is stage memory. Weights, tables and everything else that an op reads
+ * stand where device.cu placed them: 16-byte aligned. What a launch fails with is kept in the stream's device, which
+ * is dead then. Threads: a filled table is constant and shared. */
 #ifndef DS_KERN_CUDA_CUDA_H
 #define DS_KERN_CUDA_CUDA_H
 
@@ -15,8 +15,8 @@ extern "C" {
 
 void ds_cuda_use(ds_kern *k);
 
-/* Where an expert's matrices stand. A launch can't pass hundreds of pointers, so place_experts writes a table of these to device memory;
- * w1[x].packed is the address of expert x's. */
+/* Where an expert's matrices stand. A launch can't pass hundreds of pointers, so place_experts writes a table of
+ * these to device memory; w1[x].packed is the address of expert x's. */
 typedef struct {
     const uint8_t *w[3], *scale[3]; /* of w1, w3, w2 */
 } ds_cuda_expert;

@@ -1,8 +1,9 @@
-/* The CUDA device (kern/device.h). The runtime is linked in and finds the driver when it is first asked, so a program starts without one.
+/* The CUDA device (kern/device.h). The runtime is linked in and finds the driver when it is first asked, so a
+ * program starts without one.
  *
- * Weights are copied to device memory as the file has them, each 256-byte aligned. A table that only engram_gather reads is copied to pinned
- * host memory, and kernels read the rows they want through the bus.
- * A failure is kept where it is first seen (`ds_cuda_failed`), and every wait from then on says it. */
+ * Weights are copied to device memory as the file has them, each 256-byte aligned. A table that only engram_gather
+ * reads is copied to pinned host memory, and kernels read the rows they want through the bus. A failure is kept
+ * where it is first seen (`ds_cuda_failed`), and every wait from then on says it. */
 #include "common.cuh"
 
 #include <pthread.h>

@@ -1,9 +1,10 @@
 /* Router and routed experts (spec 3.13).
  *
- * Owned pairs (row, rank) are sorted by expert in one block. Then, in bf16 mode, two launches over (expert that has rows, outputs): W1 and W3
- * side by side as the two tiles of product.cuh, gate, up and routing weight in the epilogue; then W2. Rows of an expert pass 8 * NT at a
- * time. Bound by bytes of the weights with few rows an expert. In f32 mode a warp computes an output of a pair.
- * Scratch: sorting arrays, activations and hidden values as bf16 (or f32). */
+ * Owned pairs (row, rank) are sorted by expert in one block. Then, in bf16 mode, two launches over (expert that has
+ * rows, outputs): W1 and W3 side by side as the two tiles of product.cuh, gate, up and routing weight in the
+ * epilogue; then W2. Rows of an expert pass 8 * NT at a time. Bound by bytes of the weights with few rows an expert.
+ * In f32 mode a warp computes an output of a pair. Scratch: sorting arrays, activations and hidden values as bf16
+ * (or f32). */
 #include "product.cuh"
 
 /* ---- router: a block a row ---- */

@@ -1,10 +1,10 @@
 /* Index scores and selection (spec 3.10).
  *
- * Scores: a thread a key, whose codes it holds as signed bytes (twice the value), and all heads' queries in shared memory; a group's products
- * are exact integers (dp4a). Groups, then heads, in order. Bound by integer products: 8 dp4a a head and group.
- * Selection: a block a row; the threshold is found in four passes over eight bits each, then what is above it and the lowest of what equals it
- * is written in increasing order. Bound by reading the scores five times from the L2.
- * Scratch: scores of as many rows as fit, at least one. */
+ * Scores: a thread a key, whose codes it holds as signed bytes (twice the value), and all heads' queries in shared
+ * memory; a group's products are exact integers (dp4a). Groups, then heads, in order. Bound by integer products: 8
+ * dp4a a head and group. Selection: a block a row; the threshold is found in four passes over eight bits each, then
+ * what is above it and the lowest of what equals it is written in increasing order. Bound by reading the scores five
+ * times from the L2. Scratch: scores of as many rows as fit, at least one. */
 #include "common.cuh"
 
 enum { SCORE_THREADS = 128, SELECT_THREADS = 1024, MAX_GROUPS = 16, ROOM = 8192 };

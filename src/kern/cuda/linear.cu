@@ -1,6 +1,7 @@
-/* Linear layers. In bf16 mode the types of product.cuh go to the tensor cores: a block has 32 outputs, its warps share the inputs, and up to
- * 64 rows pass at once. All else (f32 activations, f32 weights, odd widths) is a warp an output with a chain of f32 FMAs a lane.
- * Bound by bytes of the weight up to some 16 rows, then by activations that come through the L2 for every 32 outputs. */
+/* Linear layers. In bf16 mode the types of product.cuh go to the tensor cores: a block has 32 outputs, its warps
+ * share the inputs, and up to 64 rows pass at once. All else (f32 activations, f32 weights, odd widths) is a warp an
+ * output with a chain of f32 FMAs a lane. Bound by bytes of the weight up to some 16 rows, then by activations that
+ * come through the L2 for every 32 outputs. */
 #include "product.cuh"
 
 static __global__ void to_bf16_kernel(uint16_t *dst, const float *x, size_t rows, size_t ldx, size_t n, ds_mat_type type)

@@ -1,5 +1,5 @@
-/* Norms, rotations and everything that goes element by element. All are bound by bytes: a block a row where a row is summed, else a thread
- * an element. No shared memory but for sums. */
+/* Norms, rotations and everything that goes element by element. All are bound by bytes: a block a row where a row is
+ * summed, else a thread an element. No shared memory but for sums. */
 #include "common.cuh"
 
 enum { ROW_THREADS = 256 };

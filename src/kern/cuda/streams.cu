@@ -35,10 +35,10 @@ void ds_embed_cuda(ds_exec *e, const ds_op_embed *a)
     launched(e, "embed");
 }
 
-/* ---- mHC ----
- * Three kernels: the streams (parts 1 and 2, a thread a column), the products with fn (a block a piece of the streams, RB rows and 8
- * outputs), then the mix (a block a row). The streams are cut into SPLITS pieces whatever the number of rows, whose sums are added in
- * order; fn comes through the L2 once for RB rows. Bound by bytes of X with many rows, by those of fn with few. */
+/* ---- mHC ---- Three kernels: the streams (parts 1 and 2, a thread a column), the products with fn (a block a piece
+ * of the streams, RB rows and 8 outputs), then the mix (a block a row). The streams are cut into SPLITS pieces
+ * whatever the number of rows, whose sums are added in order; fn comes through the L2 once for RB rows. Bound by
+ * bytes of X with many rows, by those of fn with few. */
 
 enum { SPLITS = 8, OUTS = 8, PRODUCT_THREADS = 128 };
 

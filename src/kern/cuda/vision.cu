@@ -26,7 +26,8 @@ void ds_rope2d_cuda(ds_exec *e, const ds_op_rope2d *a)
     launched(e, "rope2d");
 }
 
-/* A warp has one query; 32 keys at a time, a lane each for the scores, then all lanes share the columns. Softmax with a running maximum. */
+/* A warp has one query; 32 keys at a time, a lane each for the scores, then all lanes share the columns. Softmax
+ * with a running maximum. */
 static __global__ void vit_kernel(ds_op_vit_attention a, bool bf16)
 {
     uint32_t lane = threadIdx.x % 32;

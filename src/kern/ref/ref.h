@@ -1,5 +1,5 @@
-/* The scalar oracle: one plain body for each op, written from the contracts in kern.h for reading and comparing, not for speed. Rows are
- * shared among the threads of the context, nothing else is clever. */
+/* The scalar oracle: one plain body for each op, written from the contracts in kern.h for reading and comparing, not
+ * for speed. Rows are shared among the threads of the context, nothing else is clever. */
 #ifndef DS_KERN_REF_REF_H
 #define DS_KERN_REF_REF_H
 

@@ -1,4 +1,5 @@
-/* Drawing tokens: logits of a position -> one token, and which drafts stand (see ds_op_sample for the order of operations). */
+/* Drawing tokens: logits of a position -> one token, and which drafts stand (see ds_op_sample for the order of
+ * operations). */
 #include "kern/sample.h"
 
 #include <stdlib.h>
@@ -133,7 +134,8 @@ static size_t keep_top_p(ds_draw_cand *c, size_t n, double p)
     return m;
 }
 
-/* The candidates that survive every filter; tmp->prob isn't normalised, *total is its sum. 0 when none is allowed. Temperature > 0. */
+/* The candidates that survive every filter; tmp->prob isn't normalised, *total is its sum. 0 when none is allowed.
+ * Temperature > 0. */
 static size_t filter(const ds_draw *s, uint32_t vocab, ds_draw_scratch *tmp, double *total)
 {
     float max = tmp->logit[ds_argmax(tmp->logit, vocab)];
@@ -234,7 +236,7 @@ void ds_logprobs(const float *logits, uint32_t vocab, int32_t token, float *chos
         top[i] = i < n ? (ds_logprob){ top[i].id, (float)(top[i].logprob - lse) } : (ds_logprob){ -1, -INFINITY };
 }
 
-/* ---- the op -------------------------------------------------------------------------------------------------------------------------- */
+/* ---- the op ------------------------------------------------------------------------------------------------------ */
 
 typedef struct {
     const ds_op_sample *a;

@@ -1,4 +1,5 @@
-/* What a step begins and ends with: metadata of rows, small records put in their places, a look for values that aren't finite. */
+/* What a step begins and ends with: metadata of rows, small records put in their places, a look for values that
+ * aren't finite. */
 #include <math.h>
 #include <string.h>
 

@@ -40,7 +40,8 @@ static void zeros_of_different_length_differ(void **state)
             assert_true(ds_hash64(zero, n, 0) != ds_hash64(zero, m, 0));
 }
 
-/* A million consecutive numbers into a table of as many slots: as evenly as random ones (the standard deviation of a slot's count is 1). */
+/* A million consecutive numbers into a table of as many slots: as evenly as random ones (the standard deviation of a
+ * slot's count is 1). */
 static void low_bits_spread(void **state)
 {
     enum { N = 1 << 16 };

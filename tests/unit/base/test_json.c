@@ -328,7 +328,8 @@ static uint64_t work_ns(void)
     return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
 }
 
-/* Twice the members may cost at most about twice the time: 400,000 keys, half of them duplicates, are read well within a second. */
+/* Twice the members may cost at most about twice the time: 400,000 keys, half of them duplicates, are read well
+ * within a second. */
 static void many_keys_in_linear_time(void **state)
 {
     uint64_t start, ns[2];

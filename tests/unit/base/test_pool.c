@@ -60,7 +60,8 @@ static void every_size(void **state)
     ds_pool_destroy(NULL);
 }
 
-/* Pauses around the spinning time: members are caught spinning, falling asleep, and asleep. A lost wake-up would hang here. */
+/* Pauses around the spinning time: members are caught spinning, falling asleep, and asleep. A lost wake-up would
+ * hang here. */
 static void jobs_meet_members_falling_asleep(void **state)
 {
     ds_pool *p;

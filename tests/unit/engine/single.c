@@ -10,7 +10,8 @@ enum { DEFAULT_CHUNK = 512, MAX_DRAFTS = 64 };
 
 /* AUTO verifies drafts while the running product of confidences stays above this, and at least one. (spec 7, row 12) */
 static const double KEEP_ABOVE = 0.3;
-/* AUTO compares the time a token with drafts on and off: so many steps of each, then the better one for as many times more. */
+/* AUTO compares the time a token with drafts on and off: so many steps of each, then the better one for as many
+ * times more. */
 enum { TRIAL_STEPS = 8, TRIAL_EVERY = 16 };
 
 struct ds_single {

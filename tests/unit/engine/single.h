@@ -1,9 +1,11 @@
 /* One request at a time on one ds_runner, without the engine: what the engine's texts are compared with.
  *
- * Drafts never change a text. Each output position has one draw, a pure function of the request's seed and the position; a draft is kept when it
- * equals the draw at its place, so sampled and greedy output are the same tokens with and without drafts, whatever was accepted.
+ * Drafts never change a text. Each output position has one draw, a pure function of the request's seed and the
+ * position; a draft is kept when it equals the draw at its place, so sampled and greedy output are the same tokens
+ * with and without drafts, whatever was accepted.
  *
- * Threads: one owner; the pool does the computing.   Memory: all taken in create(), but for the request's own tables (penalties). */
+ * Threads: one owner; the pool does the computing.   Memory: all taken in create(), but for the request's own tables
+ * (penalties). */
 #ifndef DS_ENGINE_SINGLE_H
 #define DS_ENGINE_SINGLE_H
 
@@ -71,7 +73,8 @@ typedef struct {
     uint32_t steps, drafted, accepted; /* decode steps, drafts verified and kept */
 } ds_single_result;
 
-/* DS_E_ARG: the request is out of range (ids, lengths, sampling); DS_E_FORMAT: the model gave logits that aren't finite. Afterwards the next request can be run. */
+/* DS_E_ARG: the request is out of range (ids, lengths, sampling); DS_E_FORMAT: the model gave logits that aren't
+ * finite. Afterwards the next request can be run. */
 ds_rc ds_single_run(ds_single *s, const ds_single_request *q, ds_single_result *res, ds_err *err);
 
 #endif

@@ -1,5 +1,5 @@
-/* The block manager: references, the order in which cached blocks go, keys that are taken over, and all of it at random against a model that
- * is too slow to be wrong. */
+/* The block manager: references, the order in which cached blocks go, keys that are taken over, and all of it at
+ * random against a model that is too slow to be wrong. */
 #include <malloc.h>
 
 #include "base/rng.h"

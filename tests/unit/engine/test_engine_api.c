@@ -1,5 +1,5 @@
-/* The engine's outside: refusals, failing allocations, ends of every kind in every state, events, limits, statistics, long prompts. On
- * the null backend. */
+/* The engine's outside: refusals, failing allocations, ends of every kind in every state, events, limits,
+ * statistics, long prompts. On the null backend. */
 #include <time.h>
 
 #include "base/clock.h"
@@ -44,7 +44,7 @@ static ds_gen_request simple(uint32_t n_prompt, uint32_t max_tokens)
     return (ds_gen_request){ .prompt = ids, .n_prompt = n_prompt, .max_tokens = max_tokens, .sampling = DS_GEN_SAMPLING_DEFAULT };
 }
 
-/* ---- refusals ------------------------------------------------------------------------------------------------------------------------ */
+/* ---- refusals ---------------------------------------------------------------------------------------------------- */
 
 static void bad_requests_are_refused(void **state)
 {
@@ -138,7 +138,7 @@ static void busy_and_draining(void **state)
     ds_engine_destroy(e);
 }
 
-/* ---- memory -------------------------------------------------------------------------------------------------------------------------- */
+/* ---- memory ------------------------------------------------------------------------------------------------------ */
 
 static ds_rc create_one(void *ctx, ds_err *err)
 {
@@ -217,7 +217,7 @@ static void the_loop_takes_nothing(void **state)
     ds_engine_destroy(e);
 }
 
-/* ---- ends ---------------------------------------------------------------------------------------------------------------------------- */
+/* ---- ends -------------------------------------------------------------------------------------------------------- */
 
 /* Runs until the request's last event; what its ends were. */
 static void finish(ds_engine *e, uint64_t id, ds_event *end, uint32_t *tokens)
@@ -408,7 +408,7 @@ static void stop_ids_and_lengths(void **state)
     ds_engine_destroy(e);
 }
 
-/* ---- prompts ------------------------------------------------------------------------------------------------------------------------- */
+/* ---- prompts ----------------------------------------------------------------------------------------------------- */
 
 static void prompts_of_any_length(void **state)
 {
@@ -509,7 +509,8 @@ static void pictures_are_part_of_the_key(void **state)
     ds_engine_destroy(e);
 }
 
-/* Who knows identity, tokens and pictures derives every published key, of the prompt's blocks and of the output's, without the engine. */
+/* Who knows identity, tokens and pictures derives every published key, of the prompt's blocks and of the output's,
+ * without the engine. */
 static void keys_can_be_derived_outside(void **state)
 {
     enum { PROMPT = 300, OUT = 250 };
@@ -553,7 +554,7 @@ static void keys_can_be_derived_outside(void **state)
     ds_engine_destroy(e);
 }
 
-/* ---- scheduling ---------------------------------------------------------------------------------------------------------------------- */
+/* ---- scheduling -------------------------------------------------------------------------------------------------- */
 
 static void better_priorities_first(void **state)
 {
@@ -801,8 +802,8 @@ static void masks(void **state)
     ds_engine_destroy(e);
 }
 
-/* Once the end is out, nobody calls the caller's functions for that sample any more, though a step with its rows was in flight when it
- * was cancelled. */
+/* Once the end is out, nobody calls the caller's functions for that sample any more, though a step with its rows was
+ * in flight when it was cancelled. */
 static void nothing_is_called_after_the_end(void **state)
 {
     (void)state;

@@ -1,6 +1,6 @@
-/* Random arrivals, lengths, shared prefixes, accepted counts, cancels, deadlines, priorities and tiny pools on the null backend, which
- * checks every read of KV and window state by value. After every turn of the loop: all invariants of ds_engine_check. Every request ends
- * exactly once, with the tokens that it has alone.
+/* Random arrivals, lengths, shared prefixes, accepted counts, cancels, deadlines, priorities and tiny pools on the
+ * null backend, which checks every read of KV and window state by value. After every turn of the loop: all
+ * invariants of ds_engine_check. Every request ends exactly once, with the tokens that it has alone.
  *
  *   test_engine_fuzz [steps [seed]]     every round has a seed of its own, printed when it fails */
 #include <time.h>

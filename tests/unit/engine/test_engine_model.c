@@ -1,6 +1,6 @@
-/* On a golden model: a request has the same bits (tokens and log-probabilities) whatever it shares the engine with: other requests, any
- * chunks, drafts on or off and kept to any depth, preemption, threads, and hits that continue from saved state. What it has alone comes
- * from engine/single.c, which has none of this machinery. */
+/* On a golden model: a request has the same bits (tokens and log-probabilities) whatever it shares the engine with:
+ * other requests, any chunks, drafts on or off and kept to any depth, preemption, threads, and hits that continue
+ * from saved state. What it has alone comes from engine/single.c, which has none of this machinery. */
 #include "../model/golden.h"
 
 #include "engine/engine_internal.h"
@@ -68,7 +68,7 @@ static void free_requests(request *r, uint32_t n)
         free(r[i].prompt);
 }
 
-/* ---- alone --------------------------------------------------------------------------------------------------------------------------- */
+/* ---- alone ------------------------------------------------------------------------------------------------------- */
 
 typedef struct {
     request *r;
@@ -112,7 +112,7 @@ static void alone(request *r, uint32_t n, bool exact)
     ds_single_destroy(s);
 }
 
-/* ---- on the engine ------------------------------------------------------------------------------------------------------------------- */
+/* ---- on the engine ----------------------------------------------------------------------------------------------- */
 
 static void add(ds_engine *e, request *r, uint32_t i)
 {
@@ -224,7 +224,7 @@ static void together(request *r, uint32_t n, ds_engine_opts o, ds_pool *pool, co
     ds_engine_destroy(e);
 }
 
-/* ---- tests --------------------------------------------------------------------------------------------------------------------------- */
+/* ---- tests ------------------------------------------------------------------------------------------------------- */
 
 /* A model without draft blocks refuses to draft, and with automatic drafts does without. */
 static void no_drafts(void)
@@ -422,7 +422,8 @@ static void samples_of_one_prompt(void **state)
         }
 }
 
-/* One conversation's prompt, again and again with another length, at every length modulo a block; and what its answers leave behind. */
+/* One conversation's prompt, again and again with another length, at every length modulo a block; and what its
+ * answers leave behind. */
 static void hits_from_saved_state(void **state)
 {
     (void)state;
@@ -475,7 +476,8 @@ static void hits_from_saved_state(void **state)
     }
 }
 
-/* A device pool that holds one prompt, and host memory behind it: what others pushed out comes back with the bits that it had. */
+/* A device pool that holds one prompt, and host memory behind it: what others pushed out comes back with the bits
+ * that it had. */
 static void hits_from_host_memory(void **state)
 {
     ds_model_layout lay;
@@ -546,7 +548,8 @@ static void hits_from_host_memory(void **state)
     }
 }
 
-/* By replay: blocks are found, the window state isn't. The continuation is close, not equal; the same one is made each time. */
+/* By replay: blocks are found, the window state isn't. The continuation is close, not equal; the same one is made
+ * each time. */
 static void hits_by_replay(void **state)
 {
     ds_engine *e = make_engine((ds_engine_opts){ .mode = DS_ENGINE_CED }, NULL);
@@ -571,8 +574,8 @@ static void hits_by_replay(void **state)
     free(r.prompt);
 }
 
-/* A request that must reproduce, among others that replay and leave what they computed: it has the bits of a cold run, of its own leavings, and takes
- * the keys of theirs over. */
+/* A request that must reproduce, among others that replay and leave what they computed: it has the bits of a cold
+ * run, of its own leavings, and takes the keys of theirs over. */
 static void reproducible_among_replays(void **state)
 {
     int32_t *base = random_prompt(900, 91);
@@ -630,8 +633,8 @@ static ds_rc want_scores(void *ctx, const float *logits, uint32_t rows, uint32_t
     return DS_OK;
 }
 
-/* Log-probabilities of a prompt are those of `deepserve logits` in exact mode, bit for bit, in both modes, among others and in any chunks, whatever is cached;
- * what follows them is what exact mode says. */
+/* Log-probabilities of a prompt are those of `deepserve logits` in exact mode, bit for bit, in both modes, among
+ * others and in any chunks, whatever is cached; what follows them is what exact mode says. */
 static void scored_prompts(void **state)
 {
     static const struct {
@@ -745,8 +748,8 @@ static void rings_wrap(void **state)
     }
 }
 
-/* Pictures: the engine's bits are those of ds_solo with the same embeddings, chunked anywhere, cold, after a hit inside the picture, and
- * after one with another picture. */
+/* Pictures: the engine's bits are those of ds_solo with the same embeddings, chunked anywhere, cold, after a hit
+ * inside the picture, and after one with another picture. */
 static ds_rc keep_row(void *ctx, const float *logits, uint32_t rows, uint32_t v, ds_err *err)
 {
     (void)err;
@@ -859,9 +862,9 @@ static void pictures(void **state)
     free(prompt);
 }
 
-/* Drafts never bend the distribution: three tokens, each of two candidates, with all drafts verified. The share of each of the eight
- * texts is what the model's own probabilities say (chi-square with 7 degrees of freedom; 36 is passed once in 140,000 times, and the
- * seeds are fixed). */
+/* Drafts never bend the distribution: three tokens, each of two candidates, with all drafts verified. The share of
+ * each of the eight texts is what the model's own probabilities say (chi-square with 7 degrees of freedom; 36 is
+ * passed once in 140,000 times, and the seeds are fixed). */
 static void drafts_keep_the_distribution(void **state)
 {
     enum { N = 3000, DEEP = 3, TEXTS = 1 << DEEP };
@@ -930,7 +933,8 @@ static void drafts_keep_the_distribution(void **state)
     free(prompt);
 }
 
-/* What doesn't fit is refused with the largest context that does, and that one fits; create takes what the plan says. */
+/* What doesn't fit is refused with the largest context that does, and that one fits; create takes what the plan
+ * says. */
 static void memory_plan(void **state)
 {
     ds_engine_opts o = { .max_context = 4096, .max_running = 4 };

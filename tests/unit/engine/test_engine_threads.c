@@ -1,5 +1,5 @@
-/* The loop on its own thread, with clients that add, read and cancel from theirs: on the null backend and on a golden model. Run under
- * the thread sanitizer too. */
+/* The loop on its own thread, with clients that add, read and cancel from theirs: on the null backend and on a
+ * golden model. Run under the thread sanitizer too. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <unistd.h>
@@ -143,8 +143,8 @@ static void clients_of_a_model(void **state)
     ds_model_close(m);
 }
 
-/* A client that goes away frees its work within 20 ms, whatever its request is doing. On a busy machine a thread may wait longer than that for its
- * turn: so one of some tries must be that quick. */
+/* A client that goes away frees its work within 20 ms, whatever its request is doing. On a busy machine a thread may
+ * wait longer than that for its turn: so one of some tries must be that quick. */
 static void a_cancel_is_quick(void **state)
 {
     static int32_t prompt[60000];

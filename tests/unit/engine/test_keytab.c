@@ -1,4 +1,5 @@
-/* The table of keys: clusters that wrap around, removal from every place in them, a full table, keys that differ in their last bit alone. */
+/* The table of keys: clusters that wrap around, removal from every place in them, a full table, keys that differ in
+ * their last bit alone. */
 #include "base/rng.h"
 #include "engine/keytab.h"
 #include "fault.h"
@@ -68,7 +69,8 @@ static void no_values(void **state)
     ds_keytab_fini(&t);
 }
 
-/* Seven keys whose clusters lie over the table's end, removed in each of the 5,040 orders: what stays is found, what went isn't. */
+/* Seven keys whose clusters lie over the table's end, removed in each of the 5,040 orders: what stays is found, what
+ * went isn't. */
 static void removal_in_every_order(void **state)
 {
     static const uint32_t home[] = { 13, 15, 15, 14, 0, 15, 1 };

@@ -114,7 +114,8 @@ static void time_to_live(void **state)
     ds_states_fini(&s);
 }
 
-/* The newer of two under one key is found, unless the older one is in use; exact ones win; one that is too old doesn't count. */
+/* The newer of two under one key is found, unless the older one is in use; exact ones win; one that is too old
+ * doesn't count. */
 static void names_are_taken_over(void **state)
 {
     ds_states s = make(1, 4);

@@ -1,4 +1,5 @@
-/* Every code of every format both ways, ties, saturation, signs of zero, NaN; the groups against a slow model of the rules in double. */
+/* Every code of every format both ways, ties, saturation, signs of zero, NaN; the groups against a slow model of the
+ * rules in double. */
 #include "test.h"
 
 #include "base/rng.h"
@@ -39,7 +40,8 @@ static double e4m3_def(uint32_t c)
 
 static const double e2m1_def[8] = { 0, 0.5, 1, 1.5, 2, 3, 4, 6 };
 
-/* Codes of magnitude lo..hi-1 are increasing: checks that each code, and the points around each midpoint, encode as nearest-even. */
+/* Codes of magnitude lo..hi-1 are increasing: checks that each code, and the points around each midpoint, encode as
+ * nearest-even. */
 static void check_small_format(uint8_t (*enc)(float), double (*def)(uint32_t), uint32_t n, uint8_t sign)
 {
     for (uint32_t c = 0; c < n; c++) {

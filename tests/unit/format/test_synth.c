@@ -1,4 +1,5 @@
-/* Values of random checkpoints: recorded, independent of how they are asked for, tame, and readable by our own loader. */
+/* Values of random checkpoints: recorded, independent of how they are asked for, tame, and readable by our own
+ * loader. */
 #include "test.h"
 
 #include <unistd.h>

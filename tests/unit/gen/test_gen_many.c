@@ -1,5 +1,5 @@
-/* Several generators as one: parts that are made up, which refuse, are lost and answer in any interleaving, checked event by event; and two real
- * engines without a model, with threads. */
+/* Several generators as one: parts that are made up, which refuse, are lost and answer in any interleaving, checked
+ * event by event; and two real engines without a model, with threads. */
 #include "test.h"
 
 #include <pthread.h>

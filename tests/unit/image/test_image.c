@@ -121,7 +121,8 @@ static uint32_t crc32_of(const unsigned char *p, size_t n)
     return ~c;
 }
 
-/* Sizes that nothing is behind: refused by the limits, before memory is taken (max_memory is far too small for any of them). */
+/* Sizes that nothing is behind: refused by the limits, before memory is taken (max_memory is far too small for any
+ * of them). */
 static void bombs_are_refused(void **state)
 {
     static const uint32_t sizes[][2] = { { 0x7FFFFFFF, 0x7FFFFFFF }, { 60000, 60000 }, { 1, 40000 }, { 40000, 1 },

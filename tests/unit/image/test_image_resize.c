@@ -1,4 +1,5 @@
-/* Resizing and preparing equal Pillow byte for byte (tests/golden/common); patches, digests, the size rule with other numbers. */
+/* Resizing and preparing equal Pillow byte for byte (tests/golden/common); patches, digests, the size rule with
+ * other numbers. */
 #include "samples.h"
 
 #include "image/image_internal.h"
@@ -15,7 +16,8 @@ static ds_pixels formula_picture(uint32_t w, uint32_t h)
     return p;
 }
 
-/* A rule under which a w x h picture is fitted to fit_w x fit_h isn't always there, so this pads by hand as prepare does. */
+/* A rule under which a w x h picture is fitted to fit_w x fit_h isn't always there, so this pads by hand as prepare
+ * does. */
 static void golden_pictures(void **state)
 {
     static const struct {

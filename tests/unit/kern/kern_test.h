@@ -1,4 +1,5 @@
-/* For tests of ops: every variant that this CPU has, or a device, against ref, random inputs from a fixed seed, thread pools. */
+/* For tests of ops: every variant that this CPU has, or a device, against ref, random inputs from a fixed seed,
+ * thread pools. */
 #ifndef DS_KERN_TEST_H
 #define DS_KERN_TEST_H
 
@@ -156,8 +157,8 @@ static inline int run_tested(const char *name, const struct CMUnitTest *tests, s
     return _cmocka_run_group_tests(name, list, n < 32 ? n : 32, NULL, NULL);
 }
 
-/* Runs all tests of the list for each variant, or, when the program was given the name of a device, for that one; skips (77) when there is
- * none. */
+/* Runs all tests of the list for each variant, or, when the program was given the name of a device, for that one;
+ * skips (77) when there is none. */
 static inline int ds_test_every_variant_(const struct CMUnitTest *tests, size_t n, int argc, char **argv)
 {
     static const char *const all[] = { "avx2", "avx512", "amx" };

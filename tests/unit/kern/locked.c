@@ -71,7 +71,7 @@ static void *real(const void *p)
     return ours(p) ? the->real + ((const unsigned char *)p - the->known) : (void *)p;
 }
 
-/* ---- ops ------------------------------------------------------------------------------------------------------------------------------ */
+/* ---- ops --------------------------------------------------------------------------------------------------------- */
 
 /* Addresses inside an argument struct, wherever they stand: nothing else in one has such values. */
 static void translate(void *args, size_t bytes)
@@ -174,7 +174,7 @@ static void wrap(ds_kern *k)
     OPS(SET)
 }
 
-/* ---- memory --------------------------------------------------------------------------------------------------------------------------- */
+/* ---- memory ------------------------------------------------------------------------------------------------------ */
 
 static ds_rc take(ds_device *d, ds_mem_kind kind, size_t bytes, void **out, ds_err *err)
 {
@@ -219,7 +219,7 @@ static void give(ds_device *d, ds_mem_kind kind, void *p)
     pthread_mutex_unlock(&the->mu);
 }
 
-/* ---- streams -------------------------------------------------------------------------------------------------------------------------- */
+/* ---- streams ----------------------------------------------------------------------------------------------------- */
 
 static ds_rc stream_create(ds_device *d, ds_stream **out, ds_err *err)
 {
@@ -338,7 +338,7 @@ static ds_rc wait_for(ds_device *d, ds_fence *e, ds_err *err)
     return DS_OK;
 }
 
-/* ---- weights -------------------------------------------------------------------------------------------------------------------------- */
+/* ---- weights ----------------------------------------------------------------------------------------------------- */
 
 static ds_rc bring(ds_mem *mem, const void **at, size_t n, ds_err *err)
 {
@@ -408,7 +408,7 @@ static ds_rc place_experts(ds_device *d, ds_mem *mem, ds_mat *w1, ds_mat *w3, ds
     return rc;
 }
 
-/* ---- the device ----------------------------------------------------------------------------------------------------------------------- */
+/* ---- the device -------------------------------------------------------------------------------------------------- */
 
 static void destroy(ds_device *d)
 {

@@ -1,8 +1,9 @@
 /* A device that holds the host to the rules of kern/device.h: the ops of the CPU on memory that nobody else can touch.
  *
- *  - Addresses of device memory are never mapped: a stray access of the host is a segmentation fault there. Ops and copies get arguments in
- *    which each such address is replaced by that of the bytes.
- *  - What `read` brings is in stage memory only once a mark behind it has been waited for; until then 0xee stands there.
+ *  - Addresses of device memory are never mapped: a stray access of the host is a segmentation fault there. Ops and
+ *    copies get arguments in which each such address is replaced by that of the bytes.
+ *  - What `read` brings is in stage memory only once a mark behind it has been waited for; until then 0xee stands
+ *    there.
  *  - Stage memory that `write` reads must not change until then: if it did, the program ends with a message.
  *  - An op that isn't in locked.c's list runs with addresses as they are, and so faults.
  *  - Mapped files and the heap can't be read in place: weights are copied (`place` is there). */

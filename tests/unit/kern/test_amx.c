@@ -1,5 +1,6 @@
-/* The AMX product with tile operations that are modelled in C: checks packing, order and edges on CPUs without AMX. (The instructions themselves run in test_products, where the
- * CPU has them.) Needs AVX-512 for the rest of the body. */
+/* The AMX product with tile operations that are modelled in C: checks packing, order and edges on CPUs without AMX.
+ * (The instructions themselves run in test_products, where the CPU has them.) Needs AVX-512 for the rest of the
+ * body. */
 #include "kern_test.h"
 
 /* Eight tiles of 16 rows of 64 bytes, and their shapes. */

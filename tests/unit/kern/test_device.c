@@ -1,4 +1,5 @@
-/* Devices: choosing one, memory, copies in order, the ferry; and that the locked device catches what it is there to catch. */
+/* Devices: choosing one, memory, copies in order, the ferry; and that the locked device catches what it is there to
+ * catch. */
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>

@@ -1,4 +1,5 @@
-/* linear, experts, dequant: every weight type against ref, and the same bits whatever the number of rows and threads. */
+/* linear, experts, dequant: every weight type against ref, and the same bits whatever the number of rows and
+ * threads. */
 #include "kern_test.h"
 
 static const ds_mat_type types[] = { DS_MAT_F32, DS_MAT_BF16, DS_MAT_FP8_32X32, DS_MAT_FP8_ROWS, DS_MAT_MXFP4 };
@@ -245,7 +246,8 @@ static void free_moe(moe *m)
     free(m->sel);
 }
 
-/* Rows [r0, r0 + rows) to y, by places that own `each` experts: their results stand side by side in one buffer, and a place touches only its own. */
+/* Rows [r0, r0 + rows) to y, by places that own `each` experts: their results stand side by side in one buffer, and
+ * a place touches only its own. */
 static void run_moe(const ds_kern *k, ds_exec *e, const moe *m, float *y, const float *shared, size_t r0, size_t rows, uint32_t each)
 {
     size_t n = rows * m->k * m->d;

@@ -1,7 +1,9 @@
-/* Ops that go row by row: against ref with the tolerance of their contract, in f32 and bf16 mode; the same bits for rows together, alone and on any number of threads. */
+/* Ops that go row by row: against ref with the tolerance of their contract, in f32 and bf16 mode; the same bits for
+ * rows together, alone and on any number of threads. */
 #include "kern_test.h"
 
-/* One op on rows [r0, r0 + n) of a case; out[0 .. rows*width) is what it writes, and is filled from `init` first (ops in place). */
+/* One op on rows [r0, r0 + n) of a case; out[0 .. rows*width) is what it writes, and is filled from `init` first
+ * (ops in place). */
 typedef struct row_case row_case;
 typedef void row_run(const ds_kern *k, ds_exec *e, row_case *c, size_t r0, size_t n);
 typedef double row_bound(const row_case *c, size_t r, size_t i, double want); /* without the bf16 step */

@@ -1,4 +1,5 @@
-/* Ops that see sequences and their caches: attention, index selection, pooling, rings and stores. Every variant against ref, rows of a step together and cut in any way, any number of threads. */
+/* Ops that see sequences and their caches: attention, index selection, pooling, rings and stores. Every variant
+ * against ref, rows of a step together and cut in any way, any number of threads. */
 #include "kern_test.h"
 
 enum { BLOCK = 16, MAX_ROWS = 96, N_SEQS = 3 };

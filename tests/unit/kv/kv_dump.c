@@ -1,9 +1,12 @@
-/* What the program computes, for tests that derive or read the same independently (tests/e2e/test_kv_formats.py): a line for each thing, words
- * and bytes in hexadecimal.
+/* What the program computes, for tests that derive or read the same independently (tests/e2e/test_kv_formats.py): a
+ * line for each thing, words and bytes in hexadecimal.
  *
- *   kv_dump keys FILE.json              {"identity": {…}, "domain", "salt", "tokens": [], "spans": []}: the namespace, keys of all whole blocks
- *   kv_dump bytes MODEL MODE FILE.json  [ids]: layout, blocks, slot and single records after that prompt; MODE: exact, ced
- *   kv_dump digest MODEL FILE TENSOR    with files below FILE bytes read whole, and of the others tensors below TENSOR bytes */
+ *   kv_dump keys FILE.json              {"identity": {…}, "domain", "salt", "tokens": [], "spans": []}: the
+ *                                       namespace, keys of all whole blocks
+ *   kv_dump bytes MODEL MODE FILE.json  [ids]: layout, blocks, slot and single records after that prompt; MODE:
+ *                                       exact, ced
+ *   kv_dump digest MODEL FILE TENSOR    with files below FILE bytes read whole, and of the others tensors below
+ *                                       TENSOR bytes */
 #include <stdio.h>
 
 #include "../model/golden.h"
@@ -106,7 +109,8 @@ static void dump_records(ds_solo *s, const ds_kv_layout *l)
     }
 }
 
-/* Window records as they were computed, before they went into the rings; the rows of a layer end at the prompt's last position. */
+/* Window records as they were computed, before they went into the rings; the rows of a layer end at the prompt's
+ * last position. */
 static void dump_windows(const collector *seen, uint32_t n)
 {
     for (size_t i = 0; i < seen->n; i++)

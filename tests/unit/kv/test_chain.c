@@ -1,5 +1,5 @@
-/* Keys: what they depend on, and that nothing runs into something else. Their bytes are checked against another derivation in
- * tests/e2e/test_kv_formats.py; one known value stands here. */
+/* Keys: what they depend on, and that nothing runs into something else. Their bytes are checked against another
+ * derivation in tests/e2e/test_kv_formats.py; one known value stands here. */
 #include "base/hash.h"
 #include "kv/chain.h"
 #include "kv/layout.h"
@@ -107,7 +107,8 @@ static void every_token_and_its_place_counts(void **state)
     assert_all_differ(k, n);
 }
 
-/* Where a span doesn't touch a block it doesn't change its key; where it does, digest, place and part of the image do. */
+/* Where a span doesn't touch a block it doesn't change its key; where it does, digest, place and part of the image
+ * do. */
 static void spans(void **state)
 {
     ds_key ns = { { 9 } }, plain, k[8];
@@ -130,7 +131,8 @@ static void spans(void **state)
     assert_all_differ(k, n);
 }
 
-/* Every position an image of its own: the most that a block's key can be made from. Positions near the end of 32 bits don't wrap. */
+/* Every position an image of its own: the most that a block's key can be made from. Positions near the end of 32
+ * bits don't wrap. */
 static void as_many_spans_as_fit(void **state)
 {
     static ds_kv_span all[BLOCK + 2];

@@ -1,5 +1,5 @@
-/* A volume gives back what was committed, byte for byte, or says that it can't: after closing, after being killed, with devices gone, with
- * bits turned and files cut anywhere. */
+/* A volume gives back what was committed, byte for byte, or says that it can't: after closing, after being killed,
+ * with devices gone, with bits turned and files cut anywhere. */
 #include <dirent.h>
 #include <fcntl.h>
 #include <pthread.h>

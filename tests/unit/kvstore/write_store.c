@@ -1,6 +1,6 @@
-/* write_store K M DIR…: a small store for the independent reader (tests/e2e/test_segment_format.py). Block number b of a chain has key
- * SHA-256("key b") and its bytes are SHA-256("b 0"), SHA-256("b 1"), … one behind the other, cut at BLOCK. The last extent isn't in a footer: the program
- * ends without closing the store. */
+/* write_store K M DIR…: a small store for the independent reader (tests/e2e/test_segment_format.py). Block number b
+ * of a chain has key SHA-256("key b") and its bytes are SHA-256("b 0"), SHA-256("b 1"), … one behind the other, cut
+ * at BLOCK. The last extent isn't in a footer: the program ends without closing the store. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

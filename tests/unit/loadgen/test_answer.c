@@ -17,7 +17,8 @@ static void on_output(void *ctx, const char *text, size_t n)
     ds_buf_put(&r->text, text, n);
 }
 
-/* Feeds bytes[0..n) in two pieces cut at `cut` (or byte by byte for SIZE_MAX), then the end of the connection if the answer isn't done. */
+/* Feeds bytes[0..n) in two pieces cut at `cut` (or byte by byte for SIZE_MAX), then the end of the connection if the
+ * answer isn't done. */
 static ds_answer_state feed(reader *r, const char *bytes, size_t n, size_t cut, size_t *taken)
 {
     ds_answer_state state = DS_ANSWER_MORE;

@@ -90,7 +90,8 @@ static inline ds_rc test_token_map(void *ctx, const char *dir, int32_t *map, uin
 /* The device of all models that a test opens; NULL: each has the CPU for its own. */
 static ds_device *test_device;
 
-/* For the last arguments of a test program: KERNELS of the CPU, and "locked" for the device that the host can't look into. */
+/* For the last arguments of a test program: KERNELS of the CPU, and "locked" for the device that the host can't look
+ * into. */
 static inline const char *test_choose_device(int argc, char **argv, int from)
 {
     const char *kernels = argc > from && strcmp(argv[from], "best") != 0 ? argv[from] : NULL;

@@ -1,5 +1,5 @@
-/* A sequence's bits don't depend on its company: other sequences in the step, the cut into chunks, slots, block ids, threads, rejected
- * drafts before it. */
+/* A sequence's bits don't depend on its company: other sequences in the step, the cut into chunks, slots, block ids,
+ * threads, rejected drafts before it. */
 #include "golden.h"
 
 #include <unistd.h>
@@ -157,8 +157,8 @@ static void compare(const sequence *s, const char *how)
     }
 }
 
-/* All sequences at once, in random order, with random chunks; rows of a step are at most `rows`, so that long decoder tails take several
- * passes. */
+/* All sequences at once, in random order, with random chunks; rows of a step are at most `rows`, so that long
+ * decoder tails take several passes. */
 static void together(sequence *s, ds_pool *pool, uint32_t rows, uint32_t seed, bool bf16)
 {
     ds_runner *r = make_runner(pool, rows, bf16);

@@ -1,5 +1,5 @@
-/* The digest of a checkpoint: what changes it and what doesn't, what is remembered and when that is believed. Its value is checked against another
- * derivation in tests/e2e/test_kv_formats.py. */
+/* The digest of a checkpoint: what changes it and what doesn't, what is remembered and when that is believed. Its
+ * value is checked against another derivation in tests/e2e/test_kv_formats.py. */
 #include "golden.h"
 
 #include <fcntl.h>

@@ -1,5 +1,5 @@
-/* The forward pass against the reference's golden data: logits, cache records, selections, drafts, images, in exact, CED and replay mode
- * and in every chunking. The argument is a configuration, perhaps with kernels: "tiny-a ref". */
+/* The forward pass against the reference's golden data: logits, cache records, selections, drafts, images, in exact,
+ * CED and replay mode and in every chunking. The argument is a configuration, perhaps with kernels: "tiny-a ref". */
 #include "golden.h"
 
 static const char *name, *kernels;

@@ -28,7 +28,8 @@ static void write_file(const char *name, const char *text, size_t n)
     assert_int_equal(fclose(f), 0);
 }
 
-/* The checkpoint under test: a golden model of one shard without its index, in memory, to be changed and written again. */
+/* The checkpoint under test: a golden model of one shard without its index, in memory, to be changed and written
+ * again. */
 typedef struct {
     char *bytes;
     size_t n;

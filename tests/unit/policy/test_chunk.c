@@ -69,7 +69,8 @@ static void one_grid_before_anything_is_known(void **state)
     assert_int_equal(ds_chunk_rows(&c), DS_CHUNK_GRID);
 }
 
-/* Any prompt ends, in steps of any budget, and no chunk is more than its step allows or less than 16 rows but for the last. */
+/* Any prompt ends, in steps of any budget, and no chunk is more than its step allows or less than 16 rows but for
+ * the last. */
 static void every_prompt_ends(void **state)
 {
     (void)state;

@@ -51,7 +51,8 @@ static void finds_its_coefficients(void **state)
     }
 }
 
-/* What would be negative is left out and the others fitted again: an answer below zero would promise rows for nothing. */
+/* What would be negative is left out and the others fitted again: an answer below zero would promise rows for
+ * nothing. */
 static void never_negative(void **state)
 {
     (void)state;

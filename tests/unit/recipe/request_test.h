@@ -7,7 +7,8 @@
 #include "base/buf.h"
 #include "test.h"
 
-/* The prompt as one string; NULL when refused (*refusal tells why). *keep receives the request; the caller destroys it. Free the result. */
+/* The prompt as one string; NULL when refused (*refusal tells why). *keep receives the request; the caller destroys
+ * it. Free the result. */
 static inline char *prompt_of(const ds_request_parse_args *args, const char *body, ds_request **keep, ds_api_error *refusal)
 {
     ds_err err = { 0 };

@@ -1,5 +1,5 @@
-/* The table of request members: what is taken is what the adapters read, what matters and isn't taken is refused by name, and the rest is as harmless as
- * it says. */
+/* The table of request members: what is taken is what the adapters read, what matters and isn't taken is refused by
+ * name, and the rest is as harmless as it says. */
 #include "recipe/request_internal.h"
 #include "request_test.h"
 

@@ -1,4 +1,5 @@
-/* Runs the stream parser over a text in given pieces and writes down what came out, as one line of text that two runs can be compared by. */
+/* Runs the stream parser over a text in given pieces and writes down what came out, as one line of text that two
+ * runs can be compared by. */
 #ifndef DS_TEST_PARSE_HELP_H
 #define DS_TEST_PARSE_HELP_H
 
@@ -25,7 +26,8 @@ typedef struct {
     uint64_t text_end;
 } parse_run;
 
-/* No piece is empty, none ends inside a character, text positions go up, and the arguments of a complete call are a JSON object. */
+/* No piece is empty, none ends inside a character, text positions go up, and the arguments of a complete call are a
+ * JSON object. */
 static inline void parse_record(void *ctx, const ds_parse_event *ev)
 {
     parse_run *r = ctx;
@@ -70,7 +72,8 @@ static inline void parse_record(void *ctx, const ds_parse_event *ev)
     r->last = ev->kind;
 }
 
-/* Parses with cuts after the given offsets (ascending); the log ends with the finish reason. Free with ds_buf_free(&run->log). */
+/* Parses with cuts after the given offsets (ascending); the log ends with the finish reason. Free with
+ * ds_buf_free(&run->log). */
 static inline void parse_cut(parse_run *r, const ds_parser_opts *opts, const char *text, size_t n, const size_t *cuts, size_t n_cuts,
                              ds_backend_end end, ds_parser_stats *stats)
 {
@@ -108,7 +111,8 @@ static inline uint64_t help_random(uint64_t *s)
     return *s;
 }
 
-/* Whole, byte by byte, every two pieces, `random` random partitions: all the same. Returns the log (static buffer of the caller's). */
+/* Whole, byte by byte, every two pieces, `random` random partitions: all the same. Returns the log (static buffer of
+ * the caller's). */
 static inline void parse_every_way(const ds_parser_opts *opts, const char *text, size_t n, ds_backend_end end, unsigned random, ds_buf *log,
                                    ds_parser_stats *stats)
 {

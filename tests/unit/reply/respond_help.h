@@ -1,5 +1,5 @@
-/* Runs a request and a model output through a ds_stream and writes down the events, one a line ("name data"), and the body. JSON is written in these
- * tests with ' for ". */
+/* Runs a request and a model output through a ds_stream and writes down the events, one a line ("name data"), and
+ * the body. JSON is written in these tests with ' for ". */
 #ifndef DS_TEST_RESPOND_HELP_H
 #define DS_TEST_RESPOND_HELP_H
 

@@ -1,4 +1,5 @@
-/* The stream parser rule by rule (recipe spec 3.2 - 3.5a) and the golden vectors of 7.4; each case also at every split. */
+/* The stream parser rule by rule (recipe spec 3.2 - 3.5a) and the golden vectors of 7.4; each case also at every
+ * split. */
 #include "parse_help.h"
 
 static unsigned flags_of(void *ctx, const char *name, size_t n)

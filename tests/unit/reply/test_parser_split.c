@@ -1,5 +1,6 @@
-/* Generated outputs, well formed and broken, under every option: each split in two, byte by byte and 100 random partitions give the same
- * events, no piece ends inside a character, and the arguments of every complete call are a JSON object. */
+/* Generated outputs, well formed and broken, under every option: each split in two, byte by byte and 100 random
+ * partitions give the same events, no piece ends inside a character, and the arguments of every complete call are a
+ * JSON object. */
 #include "parse_help.h"
 
 #define OUTPUTS 2000

@@ -1,4 +1,5 @@
-/* What the streams of all protocols share: token ids, log-probabilities, encrypted reasoning, failures, framing, memory. */
+/* What the streams of all protocols share: token ids, log-probabilities, encrypted reasoning, failures, framing,
+ * memory. */
 #include "fault.h"
 #include "respond_help.h"
 

@@ -1,4 +1,5 @@
-/* A call in the server against a generator that is made up: what clients hear when it refuses at once, refuses late, fails, or is lost. */
+/* A call in the server against a generator that is made up: what clients hear when it refuses at once, refuses late,
+ * fails, or is lost. */
 #include "test.h"
 
 #include <pthread.h>
@@ -265,7 +266,8 @@ static void lost_and_failed(void **state)
     has(ask(CHAT, BODY "}"), "HTTP/1.1 504");
 }
 
-/* One answer for all prompts: what is lost of one is lost for all, and when one finds no room those that found some are canceled. */
+/* One answer for all prompts: what is lost of one is lost for all, and when one finds no room those that found some
+ * are canceled. */
 static void many_prompts(void **state)
 {
     const char *a;

@@ -2,7 +2,8 @@
 
 #include "server/framing.h"
 
-/* Takes a head apart as the HTTP library does, but for what the checks are for: names end at the first colon, values keep their trailing white space. */
+/* Takes a head apart as the HTTP library does, but for what the checks are for: names end at the first colon, values
+ * keep their trailing white space. */
 static const char *check(char *text, size_t n)
 {
     ds_framing f;
@@ -87,7 +88,8 @@ static void missing_bytes(void **state)
     free(elsewhere);
 }
 
-/* Two wrongs don't make a right: a line that ended in a bare line feed is one byte short, one that was cut at a NUL byte one too long. */
+/* Two wrongs don't make a right: a line that ended in a bare line feed is one byte short, one that was cut at a NUL
+ * byte one too long. */
 static void gaps_that_add_up(void **state)
 {
     static const char lines[] = "Host: a\nX: b\0\r\nY: c\r\n";

@@ -20,7 +20,8 @@ static void has(const ds_buf *b, const char *line)
         fail_msg("%s isn't there:\n%s", line, ds_buf_str(b));
 }
 
-/* Every line is a comment or `name{model_name="…"[,label="value"]} number`, after a HELP and a TYPE of its name, which come once. */
+/* Every line is a comment or `name{model_name="…"[,label="value"]} number`, after a HELP and a TYPE of its name,
+ * which come once. */
 static void lines_are_well_formed(void **state)
 {
     ds_metrics_engine e = { .has_stats = true,

@@ -1,4 +1,5 @@
-/* tokenizer.json: what is accepted, what is refused and how. Files are made from one small valid one by replacing a part. */
+/* tokenizer.json: what is accepted, what is refused and how. Files are made from one small valid one by replacing a
+ * part. */
 #include "test.h"
 
 #include <fcntl.h>
