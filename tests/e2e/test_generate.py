@@ -1,9 +1,6 @@
 """deepserve generate and chat: result lines, options against lines, refusals, stop strings, signals; greedy ids are the argmax of logits."""
 import base64
 import json
-import os
-import pty
-import select
 import shutil
 import signal
 import struct
@@ -221,47 +218,6 @@ def test_signals(program, model, tmp_path, sig):
 def test_chat_without_terminal(deepserve, model):
     r = deepserve("chat", "--model", model, "--max-tokens", 8, "--seed", 3, stdin=b"Hello\n\nAgain\n")
     assert r.returncode == 0 and r.stdout.count(b"\n") >= 2, r.stderr
-
-
-def test_chat_in_a_terminal(program, model, tmp_path):
-    """Ctrl-C stops the answer and not the program; commands work; Ctrl-D ends."""
-    endless = tmp_path / "endless"  # a random model that knows no end
-    endless.mkdir()
-    for f in model.iterdir():
-        if f.name != "generation_config.json":
-            (endless / f.name).symlink_to(f)
-    (endless / "generation_config.json").write_text('{"eos_token_id": []}')
-    pid, fd = pty.fork()
-    if pid == 0:
-        os.execv(program, [program, "chat", "--model", str(endless), "--max-tokens", "4000", "--temperature", "2"])
-    seen = b""
-
-    def until(word, timeout=120):
-        nonlocal seen
-        end = time.monotonic() + timeout
-        while word not in seen:
-            assert time.monotonic() < end, seen[-400:]
-            if select.select([fd], [], [], 0.2)[0]:
-                try:
-                    seen += os.read(fd, 65536)
-                except OSError:
-                    break
-        assert word in seen, seen[-400:]
-        seen = seen[seen.index(word) + len(word):]
-
-    until(b"Ctrl-C stops an answer.")
-    os.write(fd, b"Hello\n")
-    until(b"Hello\r\n")
-    while len(seen) < 20:  # it answers
-        seen += os.read(fd, 65536)
-    os.write(fd, b"\x03")
-    until(b" new, ")
-    os.write(fd, b"/undo\n")
-    until(b"forgotten")
-    os.write(fd, b"/undo\n")
-    until(b"nothing")
-    os.write(fd, b"\x04")
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
 def test_many_at_once_equal_one_by_one(deepserve, model, tmp_path):
