@@ -171,6 +171,8 @@ def prose_width():
     """Lines of prose end at PROSE columns: documents outside of tables and code, and block comments."""
     bad = []
     for path in files("*.md"):
+        if path == "models/demo/README.md":  # written by reference/eval/card.py
+            continue
         source = re.sub(r"^```.*?^```", blank, text(path), flags=re.M | re.S)
         for i, line in enumerate(source.split("\n"), 1):
             if len(line) > PROSE and not line.lstrip().startswith(("|", "- `")) and not line.startswith("    ") and "](" not in line and " " in line.strip()[:PROSE]:
