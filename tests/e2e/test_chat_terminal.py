@@ -47,7 +47,9 @@ class Terminal:
 
     def type(self, keys, what=PROMPT):
         """Types and waits until `what` is shown; all that was shown since. The prompt counts when it stands behind the echoed line."""
-        start = len(self.shown())
+        start, end = len(self.shown()), time.monotonic() + 60
+        while termios.tcgetattr(self.fd)[3] & termios.ICANON and time.monotonic() < end:  # until the line editor has the terminal
+            time.sleep(0.002)
         os.write(self.fd, keys)
         return self.wait(what if what != PROMPT else b"\n" + PROMPT, start)
 
