@@ -19,6 +19,7 @@
 #include "base/err.h"
 #include "engine/sampler.h"
 #include "kv/layout.h"
+#include "kv/state.h"
 #include "model/model.h"
 
 enum {
@@ -35,17 +36,28 @@ typedef enum {
     DS_DEV_RESET,      /* forgets slot dst */
     DS_DEV_COPY_SLOT,  /* dst becomes what src is, live record included */
     DS_DEV_COPY_BLOCK, /* bytes of KV block src to dst */
-    /* between the device and numbered buffers of host memory */
-    DS_DEV_SAVE_BLOCK, /* KV block src to host block dst */
-    DS_DEV_LOAD_BLOCK, /* host block src to KV block dst */
-    DS_DEV_SAVE_SLOT,  /* slot src, live record included, to host slot dst */
-    DS_DEV_LOAD_SLOT,  /* host slot src to slot dst */
+    /* between the device and the numbered buffers of its stage memory */
+    DS_DEV_SAVE_BLOCK, /* KV block src to block buffer dst */
+    DS_DEV_LOAD_BLOCK, /* block buffer src to KV block dst */
+    DS_DEV_SAVE_SLOT,  /* slot src to state buffer dst: its live record and what the operation says of it, then its bytes (kv/state.h) */
+    DS_DEV_LOAD_SLOT,  /* state buffer src to slot dst, live record included */
 } ds_dev_op_kind;
 
 typedef struct {
     ds_dev_op_kind kind;
     uint32_t src, dst;
+    /* SAVE_SLOT */
+    uint32_t dec_start; /* DS_KV_STATE_ENCODER: none */
+    bool approx;
 } ds_dev_op;
+
+/* Stage memory: buffers that the device copies to and from, and the host reads and writes. Who fills or empties one
+ * does it in turn with the operations, which run in the order of the steps. */
+typedef struct {
+    uint8_t *blocks, *states;          /* [n_blocks][block_bytes], [n_states][state_bytes] */
+    uint32_t n_blocks, n_states;       /* 0: there are none */
+    uint64_t block_bytes, state_bytes; /* state: header and slot */
+} ds_dev_stage;
 
 /* What the device knows of a sample, for as long as one of its rows is on the device. */
 typedef struct {
@@ -136,13 +148,14 @@ struct ds_backend {
     struct ds_device *device; /* of samplers' tables; NULL: a stub, which has none */
     uint32_t vocab, drafts, window, rollback, lookback, max_context;
     uint64_t block_bytes, slot_bytes;
+    ds_dev_stage stage;
 };
 
 /* Sizes that the engine decides; both backends take all their memory in create. */
 typedef struct {
     uint32_t max_context, n_blocks, n_slots, n_tails; /* slots: running ones first, saved states behind */
     uint32_t max_seqs, max_rows, max_logits;
-    uint32_t n_host_blocks, n_host_slots;
+    uint32_t n_stage_blocks, n_stage_states;
     bool bf16, no_drafts;
 } ds_backend_size;
 

@@ -42,8 +42,6 @@ typedef struct {
 
     /* [device] */
     live *slot;
-    uint8_t *host_blocks, *host_slots; /* [n_host_blocks][block_bytes], [n_host_slots][slot_bytes] */
-    live *host_live;                   /* [n_host_slots] */
     job *jobs;
     uint32_t n_jobs;
     ds_seq *seqs;
@@ -100,8 +98,38 @@ static void copy_slot(cpu_dev *d, uint32_t src, uint32_t dst)
     d->slot[dst] = d->slot[src];
 }
 
+static void save_slot(cpu_dev *d, const ds_dev_op *op)
+{
+    uint8_t *to = d->base.stage.states + op->dst * d->base.stage.state_bytes;
+    const live *l = &d->slot[op->src];
+
+    ds_kv_state_write(to, &(ds_kv_state){ .pos = l->pos,
+                                          .next = l->decoding ? l->next : -1,
+                                          .decoding = l->decoding,
+                                          .ended = l->ended,
+                                          .approx = op->approx,
+                                          .dec_start = op->dec_start,
+                                          .slot_bytes = d->base.slot_bytes });
+    ds_runner_save_slot(d->run, op->src, to + DS_KV_STATE_HEADER);
+}
+
+static void load_slot(cpu_dev *d, const ds_dev_op *op)
+{
+    const uint8_t *from = d->base.stage.states + op->src * d->base.stage.state_bytes;
+    ds_kv_state s;
+    ds_err err;
+    ds_rc rc = ds_kv_state_read(&s, from, &err);
+
+    assert(rc == DS_OK); /* whoever filled the buffer has looked */
+    (void)rc;
+    ds_runner_load_slot(d->run, op->dst, from + DS_KV_STATE_HEADER);
+    d->slot[op->dst] = (live){ .decoding = s.decoding, .ended = s.ended, .pos = s.pos, .next = s.next };
+}
+
 static void run_op(cpu_dev *d, const ds_dev_op *op)
 {
+    const ds_dev_stage *stage = &d->base.stage;
+
     switch (op->kind) {
     case DS_DEV_RESET:
         ds_runner_reset_slot(d->run, op->dst);
@@ -114,18 +142,16 @@ static void run_op(cpu_dev *d, const ds_dev_op *op)
         ds_runner_copy_block(d->run, op->src, op->dst);
         break;
     case DS_DEV_SAVE_BLOCK:
-        ds_runner_save_block(d->run, op->src, d->host_blocks + op->dst * d->base.block_bytes);
+        ds_runner_save_block(d->run, op->src, stage->blocks + op->dst * stage->block_bytes);
         break;
     case DS_DEV_LOAD_BLOCK:
-        ds_runner_load_block(d->run, op->dst, d->host_blocks + op->src * d->base.block_bytes);
+        ds_runner_load_block(d->run, op->dst, stage->blocks + op->src * stage->block_bytes);
         break;
     case DS_DEV_SAVE_SLOT:
-        ds_runner_save_slot(d->run, op->src, d->host_slots + op->dst * d->base.slot_bytes);
-        d->host_live[op->dst] = d->slot[op->src];
+        save_slot(d, op);
         break;
     case DS_DEV_LOAD_SLOT:
-        ds_runner_load_slot(d->run, op->dst, d->host_slots + op->src * d->base.slot_bytes);
-        d->slot[op->dst] = d->host_live[op->src];
+        load_slot(d, op);
         break;
     }
 }
@@ -530,7 +556,6 @@ static void cpu_destroy(ds_backend *b)
     free(d->prompt_logits);
     free(d->drawing);
     free(d->slot);
-    free(d->host_live);
     free(d->jobs);
     free(d->seqs);
     free(d->drafting);
@@ -546,6 +571,23 @@ void ds_backend_cpu_hook(ds_backend *b, ds_draft_hook *fn, void *ctx)
     cpu_dev *d = (cpu_dev *)b;
     d->hook = fn;
     d->hook_ctx = ctx;
+}
+
+static ds_rc take_stage(cpu_dev *d, ds_err *err)
+{
+    ds_dev_stage *s = &d->base.stage;
+
+    *s = (ds_dev_stage){ .n_blocks = d->size.n_stage_blocks,
+                         .n_states = d->size.n_stage_states,
+                         .block_bytes = d->base.block_bytes,
+                         .state_bytes = DS_KV_STATE_HEADER + d->base.slot_bytes };
+    if (s->n_blocks)
+        s->blocks = ds_mem_take(&d->mem, DS_MEM_STAGE, s->n_blocks * s->block_bytes, NULL);
+    if (s->n_states)
+        s->states = ds_mem_take(&d->mem, DS_MEM_STAGE, s->n_states * s->state_bytes, NULL);
+    if ((s->n_blocks && !s->blocks) || (s->n_states && !s->states))
+        return ds_fail(err, DS_E_NOMEM, "engine: out of memory for %u blocks of stage memory", s->n_blocks);
+    return DS_OK;
 }
 
 static ds_rc take(cpu_dev *d, ds_err *err)
@@ -565,14 +607,7 @@ static ds_rc take(cpu_dev *d, ds_err *err)
     if (!d->slot || !d->jobs || !d->seqs || !d->drafting || !d->drawing || !d->draft_seqs || !d->draft_ids || !d->conf ||
         !d->prompt_logits || !d->words)
         return ds_fail(err, DS_E_NOMEM, "engine: out of memory for %u sequences", n);
-    if (d->size.n_host_blocks) {
-        d->host_blocks = ds_mem_take(&d->mem, DS_MEM_STAGE, d->size.n_host_blocks * d->base.block_bytes, NULL);
-        d->host_slots = ds_mem_take(&d->mem, DS_MEM_STAGE, d->size.n_host_slots * d->base.slot_bytes, NULL);
-        d->host_live = calloc(d->size.n_host_slots, sizeof *d->host_live);
-        if (!d->host_blocks || !d->host_slots || !d->host_live)
-            return ds_fail(err, DS_E_NOMEM, "engine: out of memory for %u blocks of host memory", d->size.n_host_blocks);
-    }
-    return DS_OK;
+    return take_stage(d, err);
 }
 
 ds_rc ds_backend_cpu_create(ds_backend **out, const ds_model *m, ds_pool *pool, const ds_backend_size *size, ds_err *err)

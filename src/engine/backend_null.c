@@ -43,9 +43,8 @@ typedef struct {
     ds_engine_stub o;
     ds_engine_clock clock;
     ds_backend_size size;
-    live *slot, *host_slot;
-    entry *kv;      /* verify: [blocks][128]; else the last one of each block only */
-    entry *host_kv; /* likewise */
+    live *slot;
+    entry *kv; /* verify: [blocks][128]; else the last one of each block only */
     tail *tails;
     uint32_t *words;  /* of a mask */
     uint64_t draws;   /* index of the next accepted count */
@@ -246,15 +245,48 @@ static void run_decode(null_dev *d, live *l, const ds_dev_rows *r, uint32_t draf
     l->ended = out->ended || out->rc != DS_OK;
 }
 
-static void copy_block(const null_dev *d, entry *to, uint32_t dst, const entry *from, uint32_t src)
+static entry *block(const null_dev *d, uint32_t i)
 {
-    size_t n = d->o.verify ? DS_BLOCK_TOKENS : 1;
+    return d->kv + (size_t)i * (d->o.verify ? DS_BLOCK_TOKENS : 1);
+}
 
-    memcpy(to + dst * n, from + src * n, n * sizeof *to);
+static void save_slot(null_dev *d, const ds_dev_op *op)
+{
+    uint8_t *to = d->base.stage.states + op->dst * d->base.stage.state_bytes;
+    const live *l = &d->slot[op->src];
+
+    ds_kv_state_write(to, &(ds_kv_state){ .pos = l->pos,
+                                          .next = l->decoding ? l->next : -1,
+                                          .decoding = l->decoding,
+                                          .ended = l->ended,
+                                          .approx = op->approx,
+                                          .dec_start = op->dec_start,
+                                          .slot_bytes = sizeof *l });
+    memcpy(to + DS_KV_STATE_HEADER, l, sizeof *l);
+}
+
+static void load_slot(null_dev *d, const ds_dev_op *op)
+{
+    const uint8_t *from = d->base.stage.states + op->src * d->base.stage.state_bytes;
+    live *l = &d->slot[op->dst];
+    ds_kv_state s;
+    ds_err err;
+
+    if (ds_kv_state_read(&s, from, &err) != DS_OK) {
+        wrong(d, "a state that was loaded: %s", err.msg);
+        return;
+    }
+    memcpy(l, from + DS_KV_STATE_HEADER, sizeof *l);
+    l->decoding = s.decoding;
+    l->ended = s.ended;
+    l->pos = s.pos;
+    l->next = s.next;
 }
 
 static void run_op(null_dev *d, const ds_dev_op *op)
 {
+    const ds_dev_stage *stage = &d->base.stage;
+
     switch (op->kind) {
     case DS_DEV_RESET:
         d->slot[op->dst] = (live){ .pos = NOWHERE };
@@ -263,19 +295,19 @@ static void run_op(null_dev *d, const ds_dev_op *op)
         d->slot[op->dst] = d->slot[op->src];
         break;
     case DS_DEV_COPY_BLOCK:
-        copy_block(d, d->kv, op->dst, d->kv, op->src);
+        memcpy(block(d, op->dst), block(d, op->src), stage->block_bytes);
         break;
     case DS_DEV_SAVE_BLOCK:
-        copy_block(d, d->host_kv, op->dst, d->kv, op->src);
+        memcpy(stage->blocks + op->dst * stage->block_bytes, block(d, op->src), stage->block_bytes);
         break;
     case DS_DEV_LOAD_BLOCK:
-        copy_block(d, d->kv, op->dst, d->host_kv, op->src);
+        memcpy(block(d, op->dst), stage->blocks + op->src * stage->block_bytes, stage->block_bytes);
         break;
     case DS_DEV_SAVE_SLOT:
-        d->host_slot[op->dst] = d->slot[op->src];
+        save_slot(d, op);
         break;
     case DS_DEV_LOAD_SLOT:
-        d->slot[op->dst] = d->host_slot[op->src];
+        load_slot(d, op);
         break;
     }
 }
@@ -359,8 +391,8 @@ static void null_destroy(ds_backend *b)
 
     free(d->slot);
     free(d->kv);
-    free(d->host_slot);
-    free(d->host_kv);
+    free(d->base.stage.blocks);
+    free(d->base.stage.states);
     free(d->tails);
     free(d->words);
     free(d);
@@ -389,11 +421,15 @@ ds_rc ds_backend_null_create(ds_backend **out, const ds_engine_stub *o, const ds
     ds_backend_null_bytes(o, &d->base.block_bytes, &d->base.slot_bytes);
     d->slot = calloc(size->n_slots, sizeof *d->slot);
     d->kv = calloc(size->n_blocks, sizeof *d->kv * (o->verify ? DS_BLOCK_TOKENS : 1));
-    d->host_slot = calloc((size_t)size->n_host_slots + 1, sizeof *d->host_slot);
-    d->host_kv = calloc((size_t)size->n_host_blocks + 1, sizeof *d->kv * (o->verify ? DS_BLOCK_TOKENS : 1));
+    d->base.stage = (ds_dev_stage){ .n_blocks = size->n_stage_blocks,
+                                    .n_states = size->n_stage_states,
+                                    .block_bytes = d->base.block_bytes,
+                                    .state_bytes = DS_KV_STATE_HEADER + d->base.slot_bytes };
+    d->base.stage.blocks = calloc((size_t)size->n_stage_blocks + 1, d->base.stage.block_bytes);
+    d->base.stage.states = calloc((size_t)size->n_stage_states + 1, d->base.stage.state_bytes);
     d->tails = calloc(size->n_tails ? size->n_tails : 1, sizeof *d->tails);
     d->words = calloc(((size_t)vocab + 31) / 32, 4);
-    if (!d->slot || !d->kv || !d->host_slot || !d->host_kv || !d->tails || !d->words) {
+    if (!d->slot || !d->kv || !d->base.stage.blocks || !d->base.stage.states || !d->tails || !d->words) {
         null_destroy(&d->base);
         return ds_fail(err, DS_E_NOMEM, "engine: out of memory for %u blocks and %u slots", size->n_blocks, size->n_slots);
     }

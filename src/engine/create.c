@@ -93,8 +93,8 @@ static ds_backend_size sizes(const ds_engine_opts *o, const ds_gen_plan *p)
         .max_logits = o->max_running + (o->drafts ? o->verify_rows : 0) + DS_DEV_PROMPT_LOGITS,
         .bf16 = o->bf16,
         .no_drafts = o->drafts == 0,
-        .n_host_blocks = p->host_blocks,
-        .n_host_slots = p->host_states,
+        .n_stage_blocks = p->host_blocks,
+        .n_stage_states = p->host_states,
     };
 }
 
@@ -107,6 +107,7 @@ static ds_rc share_host(ds_gen_plan *p, const ds_engine_opts *o, uint64_t block_
 {
     uint64_t states, blocks;
 
+    slot_bytes += DS_KV_STATE_HEADER;
     if (!o->kv_memory)
         return DS_OK;
     if (o->no_prefix_cache)

@@ -14,7 +14,7 @@ _Static_assert((int)DS_SPEC_MAX == (int)DS_DEV_MAX_DRAFTS, "the controller knows
 void ds_eng_op(ds_eng_step *st, ds_dev_op_kind kind, uint32_t src, uint32_t dst)
 {
     assert(st->dev.n_ops < st->dev.cap_ops);
-    st->dev.ops[st->dev.n_ops++] = (ds_dev_op){ kind, src, dst };
+    st->dev.ops[st->dev.n_ops++] = (ds_dev_op){ .kind = kind, .src = src, .dst = dst };
 }
 
 uint32_t ds_eng_take_block(ds_eng_loop *e, ds_eng_step *st)
@@ -37,8 +37,11 @@ uint32_t ds_eng_take_state(ds_eng_loop *e, ds_eng_step *st)
 
     if (i != NONE && s->keys.used[i]) {
         host = ds_tier_put(&e->host_states, &s->keys.key[i], s->dec_start[i], s->approx[i]);
-        if (host != NONE)
+        if (host != NONE) {
             ds_eng_op(st, DS_DEV_SAVE_SLOT, ds_states_slot(s, i), host);
+            st->dev.ops[st->dev.n_ops - 1].dec_start = s->dec_start[i];
+            st->dev.ops[st->dev.n_ops - 1].approx = s->approx[i];
+        }
     }
     return ds_states_take(&e->states);
 }

@@ -133,6 +133,12 @@ def open_group(part, slot, position):
     return values[:d], values[d:]
 
 
+def state_header(data):
+    magic, version, bits, position, token, start, zero, size = struct.unpack("<8sIIIiIIQ", data[:40])
+    assert (magic, version, zero, bits & ~7, data[40:64]) == (b"DSKVSTAT", 1, 0, 0, bytes(24))
+    return bits, position, None if token == -1 else token, None if start == 2**32 - 1 else start, size
+
+
 def history_class(part, slot, position):
     at, token_class = struct.unpack("<ii", ring_record(part, slot, position))
     assert at == position

@@ -52,6 +52,12 @@ def test_the_known_value():
     assert keys[1].hex() == "3bf665f15cc035d837f2198953ce7da730fb62c6301b7de7fedc9b3c629ea1e9"
 
 
+@pytest.mark.parametrize("bits,position,token,start,size", [(0, 0, None, None, 64), (5, 70000, 129279, 69872, 1415104), (3, 128, 0, 0, 2**33)])
+def test_state_header(dump, bits, position, token, start, size):
+    (header,) = hexed(dump("state", bits, position, -1 if token is None else token, 2**32 - 1 if start is None else start, size), "state")
+    assert kv.state_header(header) == (bits, position, token, start, size) and len(header) == 64
+
+
 def rows(path):
     """The rows of an array of bytes: its last dimension."""
     data = path.read_bytes()

@@ -490,7 +490,7 @@ static void hits_from_host_memory(void **state)
                              .max_running = 1,
                              .kv_blocks = 8,
                              .saved_states = 2,
-                             .kv_memory = 8 * (16 * lay.block_bytes + lay.slot_bytes) };
+                             .kv_memory = 8 * (16 * lay.block_bytes + lay.slot_bytes + DS_KV_STATE_HEADER) };
         request first = { .n_prompt = 400,
                           .max_tokens = 8,
                           .temperature = 1.0,

@@ -6,11 +6,14 @@
  *   kv_dump bytes MODEL MODE FILE.json  [ids]: layout, blocks, slot and single records after that prompt; MODE:
  *                                       exact, ced
  *   kv_dump digest MODEL FILE TENSOR    with files below FILE bytes read whole, and of the others tensors below
- *                                       TENSOR bytes */
+ *                                       TENSOR bytes
+ *   kv_dump state BITS P TOKEN START SIZE
+ *                                       header of a saved state */
 #include <stdio.h>
 
 #include "../model/golden.h"
 #include "kv/chain.h"
+#include "kv/state.h"
 
 enum { MAX_SPANS = 64 };
 
@@ -186,6 +189,24 @@ static void dump_digest(const char *dir, const char *file, const char *tensor)
     ds_model_close(m);
 }
 
+/* A state's header from its members, in the order of the format. */
+static void dump_state(char **argv)
+{
+    uint8_t header[DS_KV_STATE_HEADER];
+    unsigned bits = (unsigned)atoi(argv[0]);
+    ds_kv_state s = { .pos = (uint32_t)strtoul(argv[1], NULL, 10),
+                      .next = atoi(argv[2]),
+                      .decoding = bits & 1,
+                      .ended = bits & 2,
+                      .approx = bits & 4,
+                      .dec_start = (uint32_t)strtoul(argv[3], NULL, 10),
+                      .slot_bytes = strtoull(argv[4], NULL, 10) };
+
+    ds_kv_state_write(header, &s);
+    printf("state ");
+    put_hex(header, sizeof header);
+}
+
 int main(int argc, char **argv)
 {
     if (argc == 3 && strcmp(argv[1], "keys") == 0)
@@ -194,6 +215,8 @@ int main(int argc, char **argv)
         dump_bytes(argv[2], strcmp(argv[3], "ced") == 0, argv[4]);
     else if (argc == 5 && strcmp(argv[1], "digest") == 0)
         dump_digest(argv[2], argv[3], argv[4]);
+    else if (argc == 7 && strcmp(argv[1], "state") == 0)
+        dump_state(argv + 2);
     else
         return 2;
     return 0;
