@@ -58,6 +58,11 @@ typedef struct {
     float bias; /* added to the logit; -100 or less forbids */
 } ds_gen_bias;
 
+typedef struct {
+    const int32_t *ids;
+    uint32_t n;
+} ds_gen_ids;
+
 /* Allowed tokens of constrained decoding. For each sample: mask() before a draw, accept() after it, strictly
  * alternating, each token once and in order; what is accepted is never taken back. Called on device threads, never
  * two at once for one sample. A draft that mask() forbids ends the verified prefix. */
@@ -79,13 +84,19 @@ typedef struct {
     const int32_t *prompt; /* copied */
     uint32_t n_prompt;     /* >= 1, and room for one token after it */
     uint32_t max_tokens;   /* >= 1; the context may end a text before */
-    uint32_t min_tokens;   /* <= max_tokens: stop_ids aren't drawn before, unless nothing else is allowed */
-    uint32_t n;            /* samples; 0 = 1 */
+    uint32_t min_tokens; /* <= max_tokens: stop_ids aren't drawn before, unless nothing else is allowed; strings of `stop` that are complete
+                              within so many tokens are text */
+    uint32_t n;          /* samples; 0 = 1 */
     ds_gen_sampling sampling;
     const ds_gen_bias *bias;
     size_t n_bias;
-    const int32_t *stop_ids;  /* end the text; counted, not reported */
-    size_t n_stop_ids;        /* <= 16 */
+    const ds_gen_ids *bad;    /* copied; sequences that the output doesn't complete: the last id isn't drawn behind the others */
+    size_t n_bad;             /* <= 1024, of 1..256 ids */
+    const int32_t *allowed;   /* copied; nothing else is drawn, no stop id either */
+    size_t n_allowed;         /* 0 = all */
+    const int32_t *stop_ids;  /* end the text; counted */
+    size_t n_stop_ids;        /* <= 64 */
+    bool report_stop_id;      /* the one that ends the text has a DS_EV_TOKEN of its own, as its last */
     const char *const *stop;  /* strings; the text ends before the first byte of the first that is complete */
     const size_t *stop_bytes; /* lengths, each 1..256; NULL: they are NUL-terminated */
     size_t n_stop;            /* <= 16 */
@@ -161,7 +172,7 @@ typedef struct {
             uint32_t stop;                  /* STOP_STRING: which */
             uint32_t cut_bytes;             /* STOP_STRING: this many trailing bytes of the text don't belong to it */
             uint32_t n_tokens;              /* reported */
-            uint32_t completion_tokens;     /* n_tokens, and the stop id */
+            uint32_t completion_tokens;     /* n_tokens, and the stop id that wasn't reported */
             uint32_t drafted, accepted;     /* drafts verified for it and kept */
             uint64_t prefill_us, decode_us; /* from START to the first token; from there to the end */
             bool last;                      /* of the request's samples: its id is gone now */

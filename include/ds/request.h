@@ -214,6 +214,13 @@ typedef struct { /* NaN or -1 = not given, unless said otherwise */
     uint32_t min_tokens;
     uint32_t n_logit_bias;
     const ds_logit_bias *logit_bias;
+    /* vLLM's, Chat and completions */
+    uint32_t n_stop_ids, n_allowed_ids, n_bad_words;
+    const uint32_t *stop_ids;    /* end the answer, besides the model's own */
+    const uint32_t *allowed_ids; /* no others are drawn; none given: all */
+    const ds_str *bad_words;     /* none empty */
+    bool include_stop;           /* what ended the answer belongs to it: a stop string, a token of stop_ids */
+    int64_t truncate_prompt;     /* the prompt's last tokens, so many; -1: as many as leave room for an answer; 0: all */
 } ds_sampling;
 
 typedef struct {
@@ -317,6 +324,9 @@ ds_rc ds_request_layout_image_by(ds_request *r, uint32_t i, uint32_t width, uint
 ds_rc ds_request_render(ds_request *r, uint32_t i, const ds_run **runs, size_t *n_runs, ds_err *err);
 /* completions with token ids as prompt: *ids is NULL for text. */
 void ds_request_prompt_ids(const ds_request *r, uint32_t i, const uint32_t **ids, size_t *n_ids);
+/* The prompt is these ids and nothing else from now on (vLLM's truncate_prompt_tokens); what `echo` repeats is their
+ * text. Copied. DS_E_NOMEM, DS_E_ARG: no such prompt. */
+ds_rc ds_request_set_prompt_ids(ds_request *r, uint32_t i, const uint32_t *ids, size_t n, ds_err *err);
 /* Tokens that the laid-out images add to the encoded runs: sum of tokens - 1. */
 size_t ds_request_image_extra_tokens(const ds_request *r);
 /* Widens each image token of ids (n_ids of them) to its image's count, in place from the end; cap >= n_ids + extra.

@@ -29,13 +29,18 @@ class Bias(C.Structure):
     _fields_ = [("id", u32), ("bias", C.c_float)]
 
 
+class Ids(C.Structure):
+    _fields_ = [("ids", C.POINTER(i32)), ("n", u32)]
+
+
 class EngineImage(C.Structure):
     _fields_ = [("pos", u32), ("n", u32), ("embedding", p), ("digest", u8 * 32)]
 
 
 class EngineRequest(C.Structure):
     _fields_ = [("prompt", C.POINTER(i32)), ("n_prompt", u32), ("max_tokens", u32), ("min_tokens", u32), ("n", u32), ("sampling", Sampling), ("bias", C.POINTER(Bias)),
-                ("n_bias", size), ("stop_ids", C.POINTER(i32)), ("n_stop_ids", size), ("stop", C.POINTER(text)), ("stop_bytes", C.POINTER(size)),
+                ("n_bias", size), ("bad", C.POINTER(Ids)), ("n_bad", size), ("allowed", C.POINTER(i32)), ("n_allowed", size),
+                ("stop_ids", C.POINTER(i32)), ("n_stop_ids", size), ("report_stop_id", C.c_bool), ("stop", C.POINTER(text)), ("stop_bytes", C.POINTER(size)),
                 ("n_stop", size), ("logprobs", C.c_bool), ("n_top", u32), ("prompt_logprobs", C.c_bool), ("n_prompt_top", u32), ("priority", u32), ("deadline_us", u64), ("cache_domain", text),
                 ("cache_salt", text), ("no_cache", C.c_bool), ("reproducible", C.c_bool), ("images", p), ("n_images", size), ("grammar", p), ("cookie", u64), ("tag", u64)]
 

@@ -21,9 +21,10 @@ DTYPES = {"float32": False, "bfloat16": True}
 
 @dataclasses.dataclass
 class SamplingParams:
-    """How to draw. seed None: another text every time. top_k 0 or -1: off. max_tokens None: to the end of the context. min_tokens: no id
-    that ends a text before. logprobs N: of every token, and of
-    the N most likely ones (at most 20); prompt_logprobs N: of every token of the prompt likewise. The model's own end-of-text ids always end a text, unless ignore_eos."""
+    """How to draw. seed None: another text every time. top_k 0 or -1: off. max_tokens None: to the end of the context. min_tokens: nothing
+    ends a text before, no id and no stop string. logprobs N: of every token, and of the N most likely ones (at most 20); prompt_logprobs N: of every token of the prompt
+    likewise. The model's own end-of-text ids always end a text, unless ignore_eos. include_stop_str_in_output: a stop string, or a token of stop_token_ids, belongs to the
+    text. bad_words: words that aren't written, alone or behind a space. allowed_token_ids: no others are drawn. truncate_prompt_tokens N: the prompt's last N ids."""
     n: int = 1
     temperature: float = 1.0
     top_p: float = 1.0
@@ -34,6 +35,10 @@ class SamplingParams:
     min_tokens: int = 0
     stop: Union[None, str, Sequence[str]] = None
     stop_token_ids: Optional[Sequence[int]] = None
+    include_stop_str_in_output: bool = False
+    bad_words: Optional[Sequence[str]] = None
+    allowed_token_ids: Optional[Sequence[int]] = None
+    truncate_prompt_tokens: Optional[int] = None
     ignore_eos: bool = False
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
@@ -117,6 +122,7 @@ class _Job:
 
     def __init__(self, llm, index, prompt, ids, images, params):
         n = _u(params.n, "n", 16)
+        ids = self._truncated(llm, ids, images, params.truncate_prompt_tokens)
         self.params, self.id, self.failed, self.images = params, None, None, images
         self.output = RequestOutput(str(index), prompt, ids, [CompletionOutput(k) for k in range(n)])
         self.stops = _stops(params.stop)
@@ -127,11 +133,24 @@ class _Job:
             o.cumulative_logprob, o.logprobs = 0.0, []
         self.request = self._request(llm, ids, params, n)
 
+    @staticmethod
+    def _truncated(llm, ids, images, most):
+        if most is None:
+            return ids
+        most = _whole(most, "truncate_prompt_tokens")
+        if most < -1 or most == 0:
+            raise Error(-2, f"truncate_prompt_tokens: {most} is neither -1 nor at least 1")
+        most = llm.max_model_len - 1 if most == -1 else most
+        if images and len(ids) > most:
+            raise Error(-2, "truncate_prompt_tokens: not possible with pictures in the prompt")
+        return ids[-most:]
+
     def _request(self, llm, ids, params, n):
         for at, id in enumerate(ids):
             if isinstance(id, bool) or not isinstance(id, numbers.Integral) or not 0 <= id < llm.vocab_size:
                 raise Error(-2, f"token id {id!r} at position {at} is outside the vocabulary, 0..{llm.vocab_size - 1}")
         end = ([] if params.ignore_eos else llm.stop_ids) + [_u(x, "stop_token_ids", 31) for x in params.stop_token_ids or []]
+        self.own_ends = set() if params.ignore_eos else {*llm.stop_ids} - set(params.stop_token_ids or [])  # no text, also where they are reported
         texts = [bytes_of(s) for s in self.stops]
         if not isinstance(params.logit_bias or {}, dict):
             raise Error(-2, f"logit_bias: expected a dict of ids and numbers, got {params.logit_bias!r}")
@@ -143,6 +162,12 @@ class _Job:
         top_k = 0 if params.top_k == -1 else _u(params.top_k, "top_k", 32)
         q.sampling = E.Sampling(*(_real(getattr(params, name), name) for name in ("temperature", "top_p", "min_p")), top_k,
                                 *(_real(getattr(params, name), name) for name in ("repetition_penalty", "presence_penalty", "frequency_penalty")), seed, SEED_STEP)
+        bad, allowed = self._bad(llm, params.bad_words), params.allowed_token_ids
+        if allowed is not None and not len(allowed):
+            raise Error(-2, "allowed_token_ids: the list is empty")
+        allowed = [_u(x, "allowed_token_ids", 31) for x in allowed or []]
+        q.bad, q.n_bad = (E.Ids * len(bad))(*(E.Ids((C.c_int32 * len(x))(*x), len(x)) for x in bad)), len(bad)
+        q.allowed, q.n_allowed, q.report_stop_id = (C.c_int32 * len(allowed))(*allowed), len(allowed), bool(params.include_stop_str_in_output)
         q.prompt, q.stop_ids = (C.c_int32 * len(ids))(*map(int, ids)), (C.c_int32 * len(end))(*end)
         q.bias, q.stop, q.stop_bytes = (E.Bias * len(bias))(*bias), (C.c_char_p * len(texts))(*texts), (C.c_size_t * len(texts))(*map(len, texts))
         q.reproducible = params.seed is not None or params.temperature == 0 or params.logprobs is not None
@@ -155,6 +180,14 @@ class _Job:
         return q
 
     @staticmethod
+    def _bad(llm, words):
+        """The ids of each word, alone and behind a space."""
+        if isinstance(words, (str, bytes)) or not all(isinstance(w, str) and w for w in words or []):
+            raise Error(-2, f"bad_words: expected a list of texts that aren't empty, got {words!r}")
+        spelled = [llm.tokenizer.encode(front + (w.lstrip(" ") or " ")) for w in words or [] for front in ("", " ")]
+        return [list(x) for x in dict.fromkeys(map(tuple, spelled)) if x]
+
+    @staticmethod
     def _ranked(llm, t, rank):
         top = {x.id: Logprob(x.logprob, at, llm._spelling(x.id)) for at, x in enumerate(t.top[:t.n_top], 1) if x.id >= 0}
         return {t.id: top.pop(t.id, None) or Logprob(t.logprob, rank, llm._spelling(t.id)), **top}
@@ -164,6 +197,8 @@ class _Job:
 
     def token(self, llm, sample, t):
         o = self.output.outputs[sample]
+        if t.id in self.own_ends:
+            return
         o.token_ids.append(t.id)
         self.pieces[sample].append(self.decoders[sample].push(t.id))
         if o.logprobs is None:
@@ -179,8 +214,9 @@ class _Job:
             o.stop_reason = e.stop_id
         elif e.reason == E.STOP_STRING:
             o.stop_reason = self.stops[e.stop]
-            at = o.text.find(o.stop_reason)
-            o.text = o.text if at < 0 else o.text[:at]
+            at = o.text.find(o.stop_reason, max(0, len(o.text) - e.cut_bytes))  # an earlier one was held back
+            if at >= 0:
+                o.text = o.text[:at + (len(o.stop_reason) if self.params.include_stop_str_in_output else 0)]
         elif e.reason == E.FAILED:
             self.failed = Error(e.rc or -3, f"the model gave values that are not finite after {e.n_tokens} tokens")
         elif e.reason == E.LOST:

@@ -251,8 +251,10 @@ static void submit(job *j, task *t)
         t->samples = calloc(t->q.n, sizeof *t->samples);
         if (!t->samples)
             ds_fail(&t->err, DS_E_NOMEM, "out of memory");
-        for (uint32_t k = 0; k < t->q.n && t->err.rc == DS_OK; k++)
+        for (uint32_t k = 0; k < t->q.n && t->err.rc == DS_OK; k++) {
             ds_cli_text_init(&t->samples[k].text, j->g->tokenizer, t->q.stop, t->q.n_stop, &t->err);
+            t->samples[k].text.min_tokens = t->q.min_tokens;
+        }
         if (t->err.rc != DS_OK)
             return;
     }
@@ -475,6 +477,7 @@ static ds_rc run_one(job *j, ds_cli_ids *ids, ds_err *err)
                         : ds_fail(err, DS_E_NOMEM, "out of memory");
     }
     if (rc == DS_OK) {
+        t->samples->text.min_tokens = t->q.min_tokens;
         r = ds_cli_request_engine(&t->q, j->g, stop, stop_bytes);
         r.cookie = (uintptr_t)t;
         rc = ds_cli_gen_run(j->g, &r, one_event, j, err);

@@ -133,10 +133,13 @@ bool ds_cli_text_push(ds_cli_text *t, int32_t id)
     size_t from = before >= t->longest_stop ? before - t->longest_stop + 1 : 0, at = SIZE_MAX;
 
     ds_buf_put(&t->text, t->room, n);
+    if (t->n_tokens++ < t->min_tokens)
+        t->held_back = t->text.len;
     if (n == 0 || t->longest_stop == 0)
         return false;
     for (size_t i = 0; i < t->n_stop; i++) {
-        const char *hit = t->stop[i].n ? memmem(t->text.p + from, t->text.len - from, t->stop[i].p, t->stop[i].n) : NULL;
+        size_t first = t->held_back >= t->stop[i].n + from ? t->held_back - t->stop[i].n + 1 : from;
+        const char *hit = t->stop[i].n ? memmem(t->text.p + first, t->text.len - first, t->stop[i].p, t->stop[i].n) : NULL;
         if (hit && (size_t)(hit - t->text.p) < at)
             at = (size_t)(hit - t->text.p);
     }

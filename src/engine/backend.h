@@ -64,6 +64,9 @@ typedef struct {
     /* [const] */
     ds_sampler *sampler;           /* NULL on a stub. [device] while rows are in flight: counts of penalties */
     const ds_gen_grammar *grammar; /* NULL: none */
+    const struct ds_rules *rules;  /* NULL: none */
+    int32_t *tail;                 /* [device] the last ids of the output: [ds_rules_memory] */
+    uint32_t n_tail;               /* [device] */
     uint32_t sample;
     const int32_t *stop_ids;
     uint32_t n_stop_ids;

@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "base/pool.h"
 #include "engine/backend.h"
+#include "engine/rules.h"
 #include "kern/device.h"
 
 typedef struct {
@@ -233,7 +234,40 @@ static uint32_t first_draw_pos(const ds_dev_rows *r, const job *j)
     return r->decode ? j->pos : r->pos + r->n - 1;
 }
 
-/* What is drawn next for a job: all its rows, or with a grammar one, for the mask of the next depends on the token. */
+/* The mask of a row depends on the tokens in front of it. */
+static bool one_by_one(const ds_dev_sample *s)
+{
+    return s->grammar || (s->rules && ds_rules_memory(s->rules));
+}
+
+/* False: everything is allowed. */
+static bool mask(const cpu_dev *d, const ds_dev_sample *s, uint32_t *words)
+{
+    bool masked = false;
+
+    if (s->grammar) {
+        memset(words, 0, d->n_words * sizeof *words);
+        masked = s->grammar->mask(s->grammar->ctx, s->sample, words);
+    }
+    if (s->rules)
+        ds_rules_mask(s->rules, s->tail, s->n_tail, masked, words);
+    return masked || s->rules;
+}
+
+/* A token of the output, for the masks behind it. */
+static void remember(ds_dev_sample *s, int32_t token)
+{
+    uint32_t most = s->rules ? ds_rules_memory(s->rules) : 0;
+
+    if (s->grammar)
+        s->grammar->accept(s->grammar->ctx, s->sample, token);
+    if (s->n_tail == most && most)
+        memmove(s->tail, s->tail + 1, --s->n_tail * sizeof *s->tail);
+    if (most)
+        s->tail[s->n_tail++] = token;
+}
+
+/* What is drawn next for a job: all its rows, or one, where the mask of the next depends on its token. */
 static void ask(cpu_dev *d, const job *j, ds_sample_rows *q, uint32_t *words)
 {
     const ds_dev_rows *r = &d->now->rows[j->row];
@@ -243,22 +277,19 @@ static void ask(cpu_dev *d, const job *j, ds_sample_rows *q, uint32_t *words)
     *q = (ds_sample_rows){ .how = *ds_sampler_how(s->sampler),
                            .index = first_draw_pos(r, j) + done + 1 - s->n_prompt,
                            .row = j->logit + done,
-                           .n = s->grammar ? 1 : j->to_draw,
+                           .n = one_by_one(s) ? 1 : j->to_draw,
                            .n_top = s->n_top,
                            .logprobs = s->logprobs };
     for (uint32_t i = 0; i + 1 < q->n; i++)
         q->draft[i] = j->token[done + i + 1];
-    if (!s->grammar)
-        return;
-    memset(words, 0, d->n_words * sizeof *words);
-    if (s->grammar->mask(s->grammar->ctx, s->sample, words))
+    if (mask(d, s, words))
         q->allowed = words;
 }
 
 static void take_draws(cpu_dev *d, job *j, const ds_drawn *drawn, const ds_logprob *top)
 {
     const ds_dev_rows *r = &d->now->rows[j->row];
-    const ds_dev_sample *s = r->sample;
+    ds_dev_sample *s = r->sample;
     ds_dev_out *out = &d->now->out[j->row];
 
     for (uint32_t i = 0; i < drawn->n; i++) {
@@ -267,13 +298,12 @@ static void take_draws(cpu_dev *d, job *j, const ds_drawn *drawn, const ds_logpr
         out->logprob[k] = drawn->logprob[i];
         for (uint32_t t = 0; t < s->n_top; t++)
             out->top[k * DS_DEV_MAX_TOP + t] = (ds_gen_logprob){ top[i * DS_MAX_TOP + t].id, top[i * DS_MAX_TOP + t].logprob };
-        if (s->grammar)
-            s->grammar->accept(s->grammar->ctx, s->sample, drawn->token[i]);
+        remember(s, drawn->token[i]);
         out->ended = (drawn->stopped && i + 1 == drawn->n) || first_draw_pos(r, j) + k + 2 >= s->limit;
     }
     if (drawn->none)
         out->rc = DS_E_ARG;
-    j->to_draw -= s->grammar ? 1 : j->to_draw;
+    j->to_draw -= one_by_one(s) ? 1 : j->to_draw;
     if (drawn->none || out->ended || (j->to_draw && out->token[out->n_tokens - 1] != j->token[out->n_tokens]))
         j->to_draw = 0;
 }

@@ -26,6 +26,7 @@
 #include "engine/backend.h"
 #include "engine/blocks.h"
 #include "engine/mail.h"
+#include "engine/rules.h"
 #include "engine/states.h"
 #include "engine/tier.h"
 #include "kv/chain.h"
@@ -37,7 +38,7 @@ enum {
     MAX_SNAPS = 4,
     MAX_STOPS = 16,
     MAX_STOP_BYTES = 256,
-    MAX_STOP_IDS = 16,
+    MAX_STOP_IDS = 64,
     N_LEVELS = DS_GEN_PRIORITIES,
     HIT_MARGIN = 128 + DS_KV_ROLLBACK, /* also where the window is shorter: the published rule */
     PREFETCH = 8                       /* samples ahead */
@@ -132,6 +133,9 @@ struct ds_eng_request {
     uint32_t *prompt_rank;
     ds_gen_logprob *prompt_top;
     int32_t stop_ids[MAX_STOP_IDS];
+    bool report_stop_id;
+    uint32_t min_tokens;
+    ds_rules *rules;
     char *stop;          /* all strings, one behind the other */
     uint16_t *stop_fail; /* failure function of each, likewise */
     uint32_t stop_at[MAX_STOPS + 1], n_stop;

@@ -49,7 +49,7 @@ void ds_eng_end(ds_eng_loop *e, ds_eng_sample *s, ds_end_reason reason, uint64_t
     ev->cookie = s->req->cookie;
     ev->end.reason = reason;
     ev->end.n_tokens = s->n_out;
-    ev->end.completion_tokens = s->n_out + (reason == DS_ENDED_STOP_ID);
+    ev->end.completion_tokens = s->n_out + (reason == DS_ENDED_STOP_ID && !s->req->report_stop_id);
     ev->end.drafted = s->drafted;
     ev->end.accepted = s->accepted;
     ev->end.prefill_us = s->first_us ? s->first_us - s->admit_us : s->admitted ? now_us - s->admit_us : 0;
@@ -94,7 +94,7 @@ static bool stop_string(ds_eng_loop *e, ds_eng_sample *s, int32_t token)
                 m = fail[m - 1];
             m += p[m] == bytes[i];
             if (m == len) {
-                if (best == NONE || len > r->stop_at[best + 1] - r->stop_at[best])
+                if (s->n_out > r->min_tokens && (best == NONE || len > r->stop_at[best + 1] - r->stop_at[best]))
                     best = k;
                 m = fail[m - 1];
             }
@@ -127,7 +127,8 @@ static void take_tokens(ds_eng_loop *e, ds_eng_sample *s, const ds_dev_out *out,
         uint64_t since = s->n_out ? s->last_us : s->req->added_us;
         if (!s->first_us)
             s->first_us = now_us;
-        if (is_stop_id(s, token)) {
+        bool stop = is_stop_id(s, token);
+        if (stop && !s->req->report_stop_id) {
             s->end_event.end.stop_id = token;
             ds_eng_end(e, s, DS_ENDED_STOP_ID, now_us);
             return;
@@ -141,6 +142,11 @@ static void take_tokens(ds_eng_loop *e, ds_eng_sample *s, const ds_dev_out *out,
         e->turn.output_tokens++;
         ds_eng_hist_add(s->n_out == 1 ? &e->turn.ttft : &e->turn.tbt, now_us - since);
         s->last_us = now_us;
+        if (stop) {
+            s->end_event.end.stop_id = token;
+            ds_eng_end(e, s, DS_ENDED_STOP_ID, now_us);
+            return;
+        }
         if (s->held && stop_string(e, s, token)) {
             e->turn.dropped_tokens += out->n_tokens - 1 - i;
             ds_eng_end(e, s, DS_ENDED_STOP_STRING, now_us);

@@ -70,7 +70,8 @@ static ds_rc check(const ds_engine *e, const ds_gen_request *q, ds_err *err)
     if (q->n_prompt_top > DS_DEV_MAX_TOP)
         return ds_fail(err, DS_E_ARG, "prompt logprobs: %u is more than %d", q->n_prompt_top, DS_DEV_MAX_TOP);
     if (q->n_stop_ids > MAX_STOP_IDS || q->n_stop > MAX_STOPS)
-        return ds_fail(err, DS_E_ARG, "stop: %zu strings and %zu ids: at most %d of each", q->n_stop, q->n_stop_ids, MAX_STOPS);
+        return ds_fail(err, DS_E_ARG, "stop: %zu strings and %zu ids: at most %d and %d", q->n_stop, q->n_stop_ids, MAX_STOPS,
+                       MAX_STOP_IDS);
     for (size_t i = 0; i < q->n_stop_ids; i++)
         if (q->stop_ids[i] < 0 || (uint32_t)q->stop_ids[i] >= vocab)
             return ds_fail(err, DS_E_ARG, "stop: token id %d is outside the vocabulary (0 .. %u)", q->stop_ids[i], vocab - 1);
@@ -181,7 +182,8 @@ static ds_rc make_sample(ds_eng_sample *s, const ds_engine *e, ds_eng_request *r
     s->seat = s->tail = s->parked = s->fork_state = NONE;
     s->level = q->priority;
     s->cap_blocks = ds_eng_blocks_for(r->n_prompt + longest);
-    s->dev = (ds_dev_sample){ .grammar = q->grammar ? &r->grammar : NULL,
+    s->dev = (ds_dev_sample){ .rules = r->rules,
+                              .grammar = q->grammar ? &r->grammar : NULL,
                               .sample = index,
                               .stop_ids = r->stop_ids,
                               .n_stop_ids = (uint32_t)q->n_stop_ids,
@@ -208,7 +210,10 @@ static ds_rc make_sample(ds_eng_sample *s, const ds_engine *e, ds_eng_request *r
         s->top = calloc((size_t)longest * s->dev.n_top, sizeof *s->top);
     if (r->n_stop)
         s->held = calloc(longest, sizeof *s->held);
-    if (!s->blocks || !s->keys || !s->out || (q->logprobs && !s->lp) || (s->dev.n_top && !s->top) || (r->n_stop && !s->held))
+    if (r->rules)
+        s->dev.tail = calloc(ds_rules_memory(r->rules) + 1, sizeof *s->dev.tail);
+    if (!s->blocks || !s->keys || !s->out || (r->rules && !s->dev.tail) || (q->logprobs && !s->lp) || (s->dev.n_top && !s->top) ||
+        (r->n_stop && !s->held))
         return ds_fail(err, DS_E_NOMEM, "engine: out of memory for a request of %u tokens", r->n_prompt + longest);
     if (e->stub)
         return DS_OK;
@@ -256,6 +261,8 @@ ds_rc ds_eng_request_create(ds_eng_request **out, const ds_engine *e, const ds_g
     r->n_samples = q->n ? q->n : 1;
     r->no_cache = q->no_cache || q->prompt_logprobs || e->o.no_prefix_cache;
     r->reproducible = q->reproducible;
+    r->report_stop_id = q->report_stop_id;
+    r->min_tokens = q->min_tokens;
     r->level = q->priority;
     r->added_us = ds_eng_now_us(&e->o);
     r->deadline_us = q->deadline_us ? r->added_us + q->deadline_us : 0;
@@ -277,6 +284,8 @@ ds_rc ds_eng_request_create(ds_eng_request **out, const ds_engine *e, const ds_g
         for (size_t i = 0; bias && i < q->n_bias; i++)
             bias[i] = (ds_token_bias){ q->bias[i].id, q->bias[i].bias };
     }
+    if (rc == DS_OK && !e->stub) /* a stub's tokens are given */
+        rc = ds_rules_create(&r->rules, q, e->dev->vocab, err);
     for (uint32_t i = 0; i < r->n_samples && rc == DS_OK; i++)
         rc = make_sample(&r->samples[i], e, r, q, bias, i, err);
     free(bias);
@@ -301,6 +310,7 @@ void ds_eng_request_free(ds_eng_request *r)
         free(s->lp);
         free(s->top);
         free(s->held);
+        free(s->dev.tail);
         ds_sampler_destroy(s->dev.sampler);
     }
     free(r->samples);
@@ -312,5 +322,6 @@ void ds_eng_request_free(ds_eng_request *r)
     free(r->prompt_top);
     free(r->stop);
     free(r->stop_fail);
+    ds_rules_destroy(r->rules);
     free(r);
 }

@@ -65,6 +65,7 @@ typedef struct {
     bool has_tools_field;           /* the request's tools field is not empty, whatever the choice (recipe 2.11) */
     const ds_json *response_schema; /* json_schema */
     bool json_object;
+    bool no_header; /* the prompt ends behind the last message */
 } ds_conv;
 
 /* All return NULL when the region is exhausted; it then remembers. */

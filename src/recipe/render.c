@@ -430,7 +430,7 @@ static void conversation(out *o)
         }
         behind = behind || m == user;
     }
-    if ((before && before->prefix) || task != DS_TASK_NONE)
+    if ((before && before->prefix) || task != DS_TASK_NONE || c->no_header)
         return;
     generation_header(o);
     if (i->parse_tools && i->tool_choice == DS_CHOICE_REQUIRED && !i->thinking) {

@@ -143,7 +143,9 @@ static void finish(ds_rp *p)
     ds_conv_order_results(&r->conv, p->mem);
     if (i->n_images)
         number_images(r);
-    if (r->conv.last && r->conv.last->prefix) {
+    if (r->conv.no_header) {
+        i->start = DS_START_CONTENT_KEEP;
+    } else if (r->conv.last && r->conv.last->prefix) {
         const ds_msg *m = r->conv.last;
 
         if (m->content.bytes)
@@ -253,6 +255,23 @@ void ds_request_prompt_ids(const ds_request *r, uint32_t i, const uint32_t **ids
         *ids = r->prompts[i].ids;
         *n_ids = r->prompts[i].n_ids;
     }
+}
+
+ds_rc ds_request_set_prompt_ids(ds_request *r, uint32_t i, const uint32_t *ids, size_t n, ds_err *err)
+{
+    uint32_t *copy;
+
+    if (i >= r->info.n_prompts)
+        return ds_fail(err, DS_E_ARG, "prompt %u: the request has %u", i, r->info.n_prompts);
+    if (!r->prompts)
+        r->prompts = ds_region_array(&r->mem, r->info.n_prompts, sizeof *r->prompts);
+    copy = ds_region_array(&r->mem, n ? n : 1, sizeof *copy);
+    if (!r->prompts || !copy)
+        return ds_fail(err, DS_E_NOMEM, "prompt ids: out of memory");
+    memcpy(copy, ids, n * sizeof *ids);
+    r->prompts[i].ids = copy;
+    r->prompts[i].n_ids = n;
+    return DS_OK;
 }
 
 ds_rc ds_request_check_length(const ds_request *r, size_t prompt_tokens, uint32_t *max_tokens, ds_api_error *refusal)

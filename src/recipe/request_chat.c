@@ -27,6 +27,11 @@ enum {
     F_IGNORE_EOS,
     F_MIN_TOKENS,
     F_PROMPT_LOGPROBS,
+    F_STOP_IDS,
+    F_ALLOWED_IDS,
+    F_BAD_WORDS,
+    F_INCLUDE_STOP,
+    F_TRUNCATE_PROMPT,
     F_TOOLS,
     F_TOOL_CHOICE,
     F_PARALLEL,
@@ -42,6 +47,8 @@ enum {
     F_AUDIO,
     F_MODALITIES,
     F_TEMPLATE_KWARGS,
+    F_CONTINUE_FINAL,
+    F_GENERATION_PROMPT,
     F_EXTRA_BODY,
     N_FIELDS
 };
@@ -67,6 +74,11 @@ const char *const ds_chat_members[N_FIELDS + 1] = { "model",
                                                     "ignore_eos",
                                                     "min_tokens",
                                                     "prompt_logprobs",
+                                                    "stop_token_ids",
+                                                    "allowed_token_ids",
+                                                    "bad_words",
+                                                    "include_stop_str_in_output",
+                                                    "truncate_prompt_tokens",
                                                     "tools",
                                                     "tool_choice",
                                                     "parallel_tool_calls",
@@ -82,6 +94,8 @@ const char *const ds_chat_members[N_FIELDS + 1] = { "model",
                                                     "audio",
                                                     "modalities",
                                                     "chat_template_kwargs",
+                                                    "continue_final_message",
+                                                    "add_generation_prompt",
                                                     "extra_body" };
 
 /* ---- options ---- */
@@ -305,7 +319,8 @@ typedef struct {
     const ds_msg *caller; /* whose results must come now; NULL = none */
     uint32_t open;        /* of its calls, not yet answered */
     uint32_t caller_index;
-    ds_str legacy_id; /* Chat functions: the call that a `function` message answers */
+    bool continue_final; /* the last message is a prefix */
+    ds_str legacy_id;    /* Chat functions: the call that a `function` message answers */
     uint32_t n_legacy;
 } history;
 
@@ -519,7 +534,9 @@ static void assistant(history *h, const ds_json **f, const ds_path *at, bool las
     legacy_call(h, m, f[M_FUNCTION_CALL], at);
     if (!f[M_CONTENT] && !m->calls)
         ds_rp_refuse(p, DS_STAGE_MESSAGES, at, "content", "an assistant message needs content or tool_calls");
-    if (ds_rp_bool(p, f[M_PREFIX], at, "prefix", &m->prefix) && m->prefix) {
+    ds_rp_bool(p, f[M_PREFIX], at, "prefix", &m->prefix);
+    m->prefix = m->prefix || (last && h->continue_final);
+    if (m->prefix) {
         if (!last)
             ds_rp_refuse(p, DS_STAGE_MESSAGES, at, "prefix", "only the last message can be a prefix");
         else if (m->calls)
@@ -653,9 +670,23 @@ static void message(history *h, const ds_json *e, const ds_path *at, bool last)
     }
 }
 
-static void messages(ds_rp *p, const ds_json *v)
+/* Where the prompt ends: vLLM's words for it. */
+static void ending(ds_rp *p, const ds_json **f, bool *continue_final)
 {
-    history h = { .p = p };
+    bool header = true;
+
+    *continue_final = false;
+    ds_rp_bool(p, f[F_CONTINUE_FINAL], NULL, "continue_final_message", continue_final);
+    if (ds_rp_bool(p, f[F_GENERATION_PROMPT], NULL, "add_generation_prompt", &header) && header && *continue_final)
+        ds_rp_refuse(p, DS_STAGE_MESSAGES, NULL, "add_generation_prompt", "not possible together with continue_final_message");
+    p->r->conv.no_header = !header && !*continue_final;
+    if (p->r->conv.no_header && p->r->info.tool_choice == DS_CHOICE_REQUIRED)
+        ds_rp_refuse(p, DS_STAGE_MESSAGES, NULL, "add_generation_prompt", "must not be false when tool_choice demands a call");
+}
+
+static void messages(ds_rp *p, const ds_json *v, bool continue_final)
+{
+    history h = { .p = p, .continue_final = continue_final };
     ds_path list = { NULL, "messages", 0 }, item = { &list, NULL, 0 };
 
     if (!v)
@@ -667,6 +698,8 @@ static void messages(ds_rp *p, const ds_json *v)
     for (const ds_json *e = v->child; e && !ds_rp_stop(p); e = e->next, item.index++)
         message(&h, e, &item, !e->next);
     end_results(&h);
+    if (continue_final && !ds_rp_stop(p) && !(p->r->conv.last && p->r->conv.last->prefix))
+        ds_rp_refuse(p, DS_STAGE_MESSAGES, NULL, "continue_final_message", "the last message isn't the assistant's");
 }
 
 void ds_request_chat(ds_rp *p, const ds_json *body)
@@ -674,6 +707,7 @@ void ds_request_chat(ds_rp *p, const ds_json *body)
     ds_request_info_data *i = &p->r->info;
     ds_path format = { NULL, "response_format", 0 };
     const ds_json *f[N_FIELDS];
+    bool continue_final;
 
     ds_fields(body, ds_chat_members, N_FIELDS, f);
     p->mentions_json = !f[F_RESPONSE_FORMAT]; /* nobody asks then */
@@ -692,7 +726,12 @@ void ds_request_chat(ds_rp *p, const ds_json *body)
                                              .logit_bias = f[F_LOGIT_BIAS],
                                              .ignore_eos = f[F_IGNORE_EOS],
                                              .min_tokens = f[F_MIN_TOKENS],
-                                             .prompt_logprobs = f[F_PROMPT_LOGPROBS] });
+                                             .prompt_logprobs = f[F_PROMPT_LOGPROBS],
+                                             .stop_ids = f[F_STOP_IDS],
+                                             .allowed_ids = f[F_ALLOWED_IDS],
+                                             .bad_words = f[F_BAD_WORDS],
+                                             .include_stop = f[F_INCLUDE_STOP],
+                                             .truncate_prompt = f[F_TRUNCATE_PROMPT] });
     ds_rp_max_tokens(p, f[F_MAX_TOKENS], "max_tokens");
     ds_rp_max_tokens(p, f[F_MAX_COMPLETION_TOKENS], "max_completion_tokens");
     ds_rp_stop_list(p, f[F_STOP], "stop", false, false);
@@ -714,7 +753,8 @@ void ds_request_chat(ds_rp *p, const ds_json *body)
     if (ds_rp_stop(p))
         return;
     ds_rp_tools_end(p, ds_json_get(f[F_RESPONSE_FORMAT], "json_schema"));
-    messages(p, f[F_MESSAGES]);
+    ending(p, f, &continue_final);
+    messages(p, f[F_MESSAGES], continue_final);
     if (!ds_rp_stop(p))
         ds_rp_response_format(p, f[F_RESPONSE_FORMAT], &format, true, true, true);
 }

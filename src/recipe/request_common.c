@@ -8,6 +8,7 @@
 #include "recipe/seal.h"
 
 #define MAX_STOPS 16
+enum { MAX_STOP_IDS = 48, MAX_ALLOWED_IDS = 1 << 18, MAX_BAD_WORDS = 256, MAX_BAD_WORD_BYTES = 256 };
 #define MAX_LOGIT_BIAS 4096 /* entries; more can't be told from an attempt to fill memory */
 
 void ds_rp_model(ds_rp *p, const ds_json *v)
@@ -81,6 +82,71 @@ static void logit_bias(ds_rp *p, const ds_json *v)
     s->n_logit_bias = n;
 }
 
+/* A list of token ids; whether the model has them only its vocabulary knows. */
+static const uint32_t *id_list(ds_rp *p, const ds_json *v, const char *key, uint32_t most, uint32_t *n)
+{
+    ds_path at = { NULL, key, 0 }, item = { &at, NULL, 0 };
+    uint32_t *list;
+    int64_t id;
+
+    *n = 0;
+    if (!ds_rp_array(p, v, NULL, key))
+        return NULL;
+    if (v->n > most) {
+        ds_rp_refuse(p, DS_STAGE_SAMPLING, NULL, key, "%u ids, at most %u are taken", v->n, most);
+        return NULL;
+    }
+    list = ds_region_array(p->mem, v->n ? v->n : 1, sizeof *list);
+    for (const ds_json *e = v->child; list && e; e = e->next, item.index++) {
+        if (!ds_json_i64(e, &id) || id < 0 || id > INT32_MAX) {
+            ds_rp_type(p, &item, NULL, "expected a token id");
+            return NULL;
+        }
+        list[(*n)++] = (uint32_t)id;
+    }
+    return list;
+}
+
+static void bad_words(ds_rp *p, const ds_json *v)
+{
+    ds_sampling *s = &p->r->info.sampling;
+    ds_path at = { NULL, "bad_words", 0 }, item = { &at, NULL, 0 };
+    ds_str *list, word;
+
+    if (!ds_rp_array(p, v, NULL, "bad_words"))
+        return;
+    if (v->n > MAX_BAD_WORDS) {
+        ds_rp_refuse(p, DS_STAGE_SAMPLING, NULL, "bad_words", "%u words, at most %d are taken", v->n, MAX_BAD_WORDS);
+        return;
+    }
+    list = ds_region_array(p->mem, v->n ? v->n : 1, sizeof *list);
+    for (const ds_json *e = v->child; list && e; e = e->next, item.index++) {
+        if (e->type != DS_JSON_STRING)
+            ds_rp_type(p, &item, NULL, "expected a string, got %s", ds_json_type_name(e));
+        if (!ds_rp_str(p, e, &item, NULL, &word))
+            return;
+        if (word.n == 0 || word.n > MAX_BAD_WORD_BYTES)
+            ds_rp_refuse(p, DS_STAGE_SAMPLING, &item, NULL, "a word has 1 to %d bytes", MAX_BAD_WORD_BYTES);
+        list[s->n_bad_words++] = word;
+    }
+    s->bad_words = list;
+}
+
+/* What vLLM's clients send besides. */
+static void token_rules(ds_rp *p, const ds_sampling_fields *f)
+{
+    ds_sampling *s = &p->r->info.sampling;
+
+    s->stop_ids = id_list(p, f->stop_ids, "stop_token_ids", MAX_STOP_IDS, &s->n_stop_ids);
+    s->allowed_ids = id_list(p, f->allowed_ids, "allowed_token_ids", MAX_ALLOWED_IDS, &s->n_allowed_ids);
+    if (f->allowed_ids && p->rc == DS_OK && s->n_allowed_ids == 0)
+        ds_rp_refuse(p, DS_STAGE_SAMPLING, NULL, "allowed_token_ids", "must not be empty");
+    bad_words(p, f->bad_words);
+    ds_rp_bool(p, f->include_stop, NULL, "include_stop_str_in_output", &s->include_stop);
+    if (integer_in(p, f->truncate_prompt, "truncate_prompt_tokens", -1, INT32_MAX, &s->truncate_prompt) && s->truncate_prompt == 0)
+        ds_rp_refuse(p, DS_STAGE_SAMPLING, NULL, "truncate_prompt_tokens", "0 leaves no prompt");
+}
+
 void ds_rp_sampling(ds_rp *p, const ds_sampling_fields *f)
 {
     ds_sampling *s = &p->r->info.sampling;
@@ -109,6 +175,7 @@ void ds_rp_sampling(ds_rp *p, const ds_sampling_fields *f)
     if (integer_in(p, f->min_tokens, "min_tokens", 0, INT32_MAX, &x))
         s->min_tokens = (uint32_t)x;
     logit_bias(p, f->logit_bias);
+    token_rules(p, f);
     if (integer_in(p, f->prompt_logprobs, "prompt_logprobs", 0, 20, &x)) {
         s->prompt_logprobs = true;
         s->prompt_top_logprobs = (uint32_t)x;

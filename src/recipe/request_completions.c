@@ -28,6 +28,11 @@ enum {
     F_IGNORE_EOS,
     F_MIN_TOKENS,
     F_PROMPT_LOGPROBS,
+    F_STOP_IDS,
+    F_ALLOWED_IDS,
+    F_BAD_WORDS,
+    F_INCLUDE_STOP,
+    F_TRUNCATE_PROMPT,
     F_BEST_OF,
     F_USER,
     N_FIELDS
@@ -54,6 +59,11 @@ const char *const ds_completions_members[N_FIELDS + 1] = { "model",
                                                            "ignore_eos",
                                                            "min_tokens",
                                                            "prompt_logprobs",
+                                                           "stop_token_ids",
+                                                           "allowed_token_ids",
+                                                           "bad_words",
+                                                           "include_stop_str_in_output",
+                                                           "truncate_prompt_tokens",
                                                            "best_of",
                                                            "user" };
 
@@ -145,7 +155,12 @@ void ds_request_completions(ds_rp *p, const ds_json *body)
                                              .logit_bias = f[F_LOGIT_BIAS],
                                              .ignore_eos = f[F_IGNORE_EOS],
                                              .min_tokens = f[F_MIN_TOKENS],
-                                             .prompt_logprobs = f[F_PROMPT_LOGPROBS] });
+                                             .prompt_logprobs = f[F_PROMPT_LOGPROBS],
+                                             .stop_ids = f[F_STOP_IDS],
+                                             .allowed_ids = f[F_ALLOWED_IDS],
+                                             .bad_words = f[F_BAD_WORDS],
+                                             .include_stop = f[F_INCLUDE_STOP],
+                                             .truncate_prompt = f[F_TRUNCATE_PROMPT] });
     ds_rp_max_tokens(p, f[F_MAX_TOKENS], "max_tokens");
     ds_rp_stop_list(p, f[F_STOP], "stop", false, false);
     ds_rp_bool(p, f[F_STREAM], NULL, "stream", &i->stream);

@@ -133,7 +133,7 @@ ds_str ds_rp_json_text(ds_rp *p, const ds_json *v, ds_json_style style);
 void ds_rp_model(ds_rp *p, const ds_json *v); /* absent: the caller's own */
 typedef struct {
     const ds_json *temperature, *top_p, *top_k, *min_p, *presence, *frequency, *repetition, *seed, *n, *logprobs, *top_logprobs,
-        *logit_bias, *ignore_eos, *min_tokens, *prompt_logprobs;
+        *logit_bias, *ignore_eos, *min_tokens, *prompt_logprobs, *stop_ids, *allowed_ids, *bad_words, *include_stop, *truncate_prompt;
 } ds_sampling_fields;
 void ds_rp_sampling(ds_rp *p, const ds_sampling_fields *f);
 void ds_rp_max_tokens(ds_rp *p, const ds_json *v, const char *key); /* 0: completions only */

@@ -228,6 +228,15 @@ void parser_emit(ds_parser *p, ds_parse_kind kind, const char *s, size_t n)
     p->o.sink(p->o.ctx, &ev);
 }
 
+/* Text of reasoning or content that came from begin..end. */
+static void put_text(ds_parser *p, const char *s, size_t n, uint64_t begin, uint64_t end)
+{
+    ds_parse_event ev = {
+        .kind = p->state == S_REASON ? DS_PARSE_REASONING : DS_PARSE_CONTENT, .bytes = s, .n = n, .begin = begin, .end = end
+    };
+    p->o.sink(p->o.ctx, &ev);
+}
+
 /* Text of the current state that is certain. */
 static void out(ds_parser *p, const char *s, size_t n, uint64_t pos)
 {
@@ -237,13 +246,9 @@ static void out(ds_parser *p, const char *s, size_t n, uint64_t pos)
     case S_REASON:
     case S_CONTENT:
     case S_JSON:
-    case S_BAD: {
-        ds_parse_event ev = {
-            .kind = p->state == S_REASON ? DS_PARSE_REASONING : DS_PARSE_CONTENT, .bytes = s, .n = n, .begin = pos, .end = pos + n
-        };
-        p->o.sink(p->o.ctx, &ev);
+    case S_BAD:
+        put_text(p, s, n, pos, pos + n);
         break;
-    }
     case S_VALUE:
         parser_value_text(p, s, n);
         break;
@@ -358,8 +363,8 @@ static bool begin_marker(ds_parser *p, const marker_set *set)
     return true;
 }
 
-/* One visible byte; true if it completes a stop sequence (stats.stop, kstop). */
-static bool step_stops(ds_parser *p, uint8_t ch)
+/* One visible byte, behind which is position `end`; true if it completes a stop sequence (stats.stop, kstop). */
+static bool step_stops(ds_parser *p, uint8_t ch, uint64_t end)
 {
     p->k = 0;
     for (unsigned i = 0; i < p->n_stops; i++) {
@@ -369,11 +374,13 @@ static bool step_stops(ds_parser *p, uint8_t ch)
         while (st->k && st->s[st->k] != ch)
             st->k = st->fail[st->k - 1];
         st->k += st->s[st->k] == ch;
-        if (st->k == st->n) {
+        if (st->k == st->n && end > p->stops_from) {
             p->stats.stop = (int)i;
             p->kstop = st;
             return true;
         }
+        if (st->k == st->n)
+            st->k = st->fail[st->k - 1];
         if (st->k > p->k) {
             p->k = st->k;
             p->kstop = st;
@@ -460,7 +467,7 @@ size_t parser_scan(ds_parser *p, const marker_set *set, const uint8_t *s, size_t
             p->nl = 0; /* it was text: now it counts for stop sequences */
             *lead = false;
             for (unsigned t = 0; set->stops && t < cl; t++)
-                if (step_stops(p, (uint8_t)p->cand->s[t])) {
+                if (step_stops(p, (uint8_t)p->cand->s[t], p->pos + i - cl + t)) {
                     *hit = M_STOP;
                     keep = p->kstop->n + (cl - t - 1) + 1;
                     goto found;
@@ -470,7 +477,7 @@ size_t parser_scan(ds_parser *p, const marker_set *set, const uint8_t *s, size_t
             continue;
         *lead = false;
         p->nl = ch == '\n' ? min_size(p->nl + 1, set->nl_max) : 0;
-        if (set->stops && step_stops(p, ch)) {
+        if (set->stops && step_stops(p, ch, p->pos + i)) {
             *hit = M_STOP;
             keep = p->kstop->n;
             goto found;
@@ -482,6 +489,8 @@ found:;
     if (from_held)
         out_held(p, &h, from_held, p->pos - h.n);
     out(p, (const char *)s + base, m - from_held, p->pos + base);
+    if (*hit == M_STOP && p->o.keep_stop)
+        put_text(p, (const char *)p->kstop->s, p->kstop->n, p->pos + i - keep, p->pos + i - keep + p->kstop->n);
     if (*hit != M_NONE) {
         p->swallowed = set->swallow & BIT(*hit) ? p->nl : 0;
         drop_held(p);
@@ -963,12 +972,7 @@ static bool push_plain(ds_parser *p, const uint8_t *s, size_t n)
     if (value) {
         parser_value_text(p, (const char *)s, n);
     } else {
-        ds_parse_event ev = { .kind = p->state == S_REASON ? DS_PARSE_REASONING : DS_PARSE_CONTENT,
-                              .bytes = (const char *)s,
-                              .n = n,
-                              .begin = p->pos,
-                              .end = p->pos + n };
-        p->o.sink(p->o.ctx, &ev);
+        put_text(p, (const char *)s, n, p->pos, p->pos + n);
     }
     p->pos += n;
     return true;
@@ -980,6 +984,10 @@ void ds_parser_push(ds_parser *p, const void *bytes, size_t n, uint32_t n_tokens
 
     if (p->done)
         return;
+    if (p->stats.tokens < p->o.min_tokens) {
+        uint64_t left = p->o.min_tokens - p->stats.tokens;
+        p->stops_from = begin + (left >= n_tokens ? n : n * left / n_tokens);
+    }
     p->stats.tokens += n_tokens;
     if (!push_plain(p, bytes, n))
         clean(p, bytes, n);

@@ -94,7 +94,9 @@ typedef struct {
     size_t max_value_bytes;    /* 0 = 8 MiB: JSON values up to that are held for repair, longer ones become strings */
     const char *const *stops;  /* copied; empty ones are ignored */
     const size_t *stop_bytes;
-    size_t n_stops; /* <= DS_PARSER_MAX_STOPS */
+    size_t n_stops;      /* <= DS_PARSER_MAX_STOPS */
+    bool keep_stop;      /* the sequence that ends the content belongs to it */
+    uint64_t min_tokens; /* a sequence that is complete within so many tokens is text */
     /* DS_PARSE_DECLARED, DS_PARSE_CUSTOM of a call's name; NULL: every tool counts as declared, none as custom. */
     unsigned (*tool_flags)(void *ctx, const char *name, size_t n);
     /* DS_TYPE_ bits that the tool's schema allows for the property, 0 = not known. Needed by coerce only. */

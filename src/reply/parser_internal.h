@@ -102,6 +102,7 @@ struct ds_parser {
     const literal *cand;
     uint32_t k;
     const stop *kstop;
+    uint64_t stops_from; /* sequences that end up to this position are text */
 
     uint64_t pos;  /* position of the first byte that the state hasn't consumed */
     uint8_t u8[4]; /* incomplete sequence */

@@ -686,6 +686,8 @@ static ds_rc make_parser(ds_stream *s, choice *c, ds_err *err)
         .stops = stops,
         .stop_bytes = lens,
         .n_stops = i->n_stop,
+        .keep_stop = i->sampling.include_stop,
+        .min_tokens = i->sampling.min_tokens,
         .tool_flags = tool_flags,
         .tool_has_key = tool_has_key,
         .tool_key_types = tool_key_types,
@@ -911,6 +913,8 @@ ds_rc ds_stream_token(ds_stream *s, uint32_t index, uint32_t id, const ds_token_
         wait_entry(c, id, lp, n);
     ds_parser_token(c->parser, ds_tokenizer_kind(s->o.tokenizer, id) == DS_TOKEN_CONTROL, n);
     ds_parser_push(c->parser, bytes, n, 1);
+    if (s->info->sampling.include_stop && c->cur && ds_parser_get_stats(c->parser)->stop >= 0) /* it may end inside its last token */
+        take_entries(c, c->cur, 0, UINT64_MAX);
     flush(c);
     return s->oom ? nomem(err) : DS_OK;
 }

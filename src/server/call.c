@@ -36,6 +36,7 @@ void ds_call_free(ds_call *c)
     free(c->images);
     free(c->prompts);
     free(c->choices);
+    ds_bad_words_free(&c->bad_words);
     ds_buf_free(&c->body);
     s->n_calls--;
     free(c);
@@ -167,7 +168,44 @@ static double given(double v, double def)
     return isnan(v) ? def : v;
 }
 
-static ds_rc add_prompt(ds_call *c, uint32_t i, const ds_gen_bias *bias, uint64_t tag, ds_err *err)
+/* Lists of a request as the generator has them; the same for all prompts. */
+typedef struct {
+    ds_gen_bias *bias;
+    ds_gen_ids *bad;
+    int32_t *stop_ids;
+    size_t n_stop_ids;
+} lists;
+
+static void free_lists(lists *l)
+{
+    free(l->bias);
+    free(l->bad);
+    free(l->stop_ids);
+}
+
+static ds_rc make_lists(lists *l, const ds_call *c, ds_err *err)
+{
+    const ds_sampling *p = &c->info->sampling;
+    const ds_server_model *m = &c->s->model;
+    uint32_t from = 0;
+
+    *l = (lists){ .bias = calloc(p->n_logit_bias + 1, sizeof *l->bias),
+                  .bad = calloc(c->bad_words.n + 1, sizeof *l->bad),
+                  .stop_ids = calloc(m->n_stop_ids + p->n_stop_ids + 1, sizeof *l->stop_ids) };
+    if (!l->bias || !l->bad || !l->stop_ids)
+        return ds_fail(err, DS_E_NOMEM, "lists of a request");
+    for (uint32_t i = 0; i < p->n_logit_bias; i++)
+        l->bias[i] = (ds_gen_bias){ p->logit_bias[i].token, p->logit_bias[i].bias };
+    for (uint32_t i = 0; i < c->bad_words.n; from = c->bad_words.ends[i++])
+        l->bad[i] = (ds_gen_ids){ c->bad_words.ids + from, c->bad_words.ends[i] - from };
+    for (size_t i = 0; i < m->n_stop_ids && !p->ignore_eos; i++)
+        l->stop_ids[l->n_stop_ids++] = m->stop_ids[i];
+    for (uint32_t i = 0; i < p->n_stop_ids; i++)
+        l->stop_ids[l->n_stop_ids++] = (int32_t)p->stop_ids[i];
+    return DS_OK;
+}
+
+static ds_rc add_prompt(ds_call *c, uint32_t i, const lists *l, uint64_t tag, ds_err *err)
 {
     const ds_sampling *p = &c->info->sampling;
     const ds_server_model *m = &c->s->model;
@@ -186,10 +224,15 @@ static ds_rc add_prompt(ds_call *c, uint32_t i, const ds_gen_bias *bias, uint64_
                       .presence_penalty = given(p->presence_penalty, 0),
                       .frequency_penalty = given(p->frequency_penalty, 0),
                       .seed = c->seed + (uint64_t)i * c->n_samples },
-        .bias = bias,
+        .bias = l->bias,
         .n_bias = p->n_logit_bias,
-        .stop_ids = m->stop_ids,
-        .n_stop_ids = p->ignore_eos ? 0 : m->n_stop_ids,
+        .bad = l->bad,
+        .n_bad = c->bad_words.n,
+        .allowed = (const int32_t *)p->allowed_ids,
+        .n_allowed = p->n_allowed_ids,
+        .stop_ids = l->stop_ids,
+        .n_stop_ids = l->n_stop_ids,
+        .report_stop_id = p->include_stop,
         .logprobs = p->logprobs || c->info->include_logprobs,
         .n_top = p->top_logprobs,
         .prompt_logprobs = ds_stream_wants_prompt(c->stream),
@@ -233,13 +276,11 @@ static void begin(ds_call *c)
 {
     ds_server *s = c->s;
     const ds_sampling *p = &c->info->sampling;
-    ds_gen_bias *bias = p->n_logit_bias ? calloc(p->n_logit_bias, sizeof *bias) : NULL;
     uint64_t tag = 0;
     ds_err err = { 0 };
-    ds_rc rc = p->n_logit_bias && !bias ? ds_fail(&err, DS_E_NOMEM, "logit_bias") : DS_OK;
+    lists l;
+    ds_rc rc = make_lists(&l, c, &err);
 
-    for (uint32_t i = 0; i < p->n_logit_bias && bias; i++)
-        bias[i] = (ds_gen_bias){ p->logit_bias[i].token, p->logit_bias[i].bias };
     if (p->has_seed)
         c->seed = (uint64_t)p->seed;
     else if (RAND_bytes((unsigned char *)&c->seed, sizeof c->seed) != 1)
@@ -247,8 +288,8 @@ static void begin(ds_call *c)
     if (s->o.tag)
         tag = s->o.tag(s->o.ctx, ds_buf_str(&c->body), c->body.len);
     for (uint32_t i = 0; i < c->n_prompts && rc == DS_OK; i++)
-        rc = add_prompt(c, i, bias, tag, &err);
-    free(bias);
+        rc = add_prompt(c, i, &l, tag, &err);
+    free_lists(&l);
     if (rc != DS_OK) {
         refuse_add(c, rc, &err);
         return;
@@ -551,6 +592,15 @@ static void on_token(ds_call *c, uint32_t choice, const ds_event *ev)
     }
 }
 
+/* The id is one that the client named: no text of it belongs to the answer. */
+static bool ends_by_wish(const ds_call *c, int32_t id)
+{
+    for (uint32_t i = 0; i < c->info->sampling.n_stop_ids; i++)
+        if (c->info->sampling.stop_ids[i] == (uint32_t)id)
+            return true;
+    return false;
+}
+
 static bool refused_late(const ds_event *ev)
 {
     return ev->end.rc == DS_E_AGAIN || ev->end.rc == DS_E_ARG || ev->end.rc == DS_E_NOMEM;
@@ -564,12 +614,14 @@ static void on_end(ds_call *c, ds_call_prompt *p, uint32_t choice, const ds_even
         ds_histogram_seconds(&s->m.prefill, (double)ev->end.prefill_us / 1e6);
         ds_histogram_seconds(&s->m.decode, (double)ev->end.decode_us / 1e6);
     }
-    if (ev->end.reason == DS_ENDED_STOP_ID && c->info->max_tokens && c->x && !c->failed &&
+    if (ev->end.reason == DS_ENDED_STOP_ID && !c->info->sampling.include_stop && c->info->max_tokens && c->x && !c->failed &&
         !c->choices[choice].finished) { /* counted, and no event of its own */
         ds_err err;
         c->n_output++;
         s->m.generated_tokens += c->info->stream;
-        if (ds_stream_token(c->stream, choice, (uint32_t)ev->end.stop_id, NULL, &err) != DS_OK)
+        ds_rc rc = ends_by_wish(c, ev->end.stop_id) ? ds_stream_text(c->stream, choice, "", 0, 1, &err)
+                                                    : ds_stream_token(c->stream, choice, (uint32_t)ev->end.stop_id, NULL, &err);
+        if (rc != DS_OK)
             fail_with(c, 500, NULL, "the server is out of memory");
     }
     if (ev->end.last) {

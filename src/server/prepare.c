@@ -64,6 +64,16 @@ static ds_rc parse(ds_call *c)
     return DS_OK;
 }
 
+static bool check_ids(ds_call *c, const char *field, const uint32_t *ids, uint32_t n)
+{
+    for (uint32_t k = 0; k < n; k++)
+        if (ids[k] >= ds_tokenizer_size(c->s->model.tokenizer)) {
+            ds_api_fail(&c->refusal, 400, NULL, NULL, field, "the model has no token %u", ids[k]);
+            return false;
+        }
+    return true;
+}
+
 /* What this server can't do, in the order of the fields. */
 static ds_rc check(ds_call *c)
 {
@@ -82,6 +92,9 @@ static ds_rc check(ds_call *c)
     for (uint32_t k = 0; k < i->sampling.n_logit_bias; k++)
         if (i->sampling.logit_bias[k].token >= ds_tokenizer_size(c->s->model.tokenizer))
             return ds_api_fail(&c->refusal, 400, NULL, NULL, "logit_bias", "the model has no token %u", i->sampling.logit_bias[k].token);
+    if (!check_ids(c, "stop_token_ids", i->sampling.stop_ids, i->sampling.n_stop_ids) ||
+        !check_ids(c, "allowed_token_ids", i->sampling.allowed_ids, i->sampling.n_allowed_ids))
+        return DS_E_FORMAT;
     if (i->n_images && !c->s->model.vision.embed)
         return ds_api_fail(&c->refusal, 400, NULL, NULL, i->images[0].param, "this model takes no images");
     return DS_OK;
@@ -210,6 +223,26 @@ static ds_rc encode(ds_call *c, ds_kit *k, uint32_t i)
     return rc == DS_OK ? widen(c, &p->ids) : internal(c, rc, &err);
 }
 
+/* The prompt's last tokens, where the client asked for so many at most. */
+static ds_rc truncate_prompt(ds_call *c, uint32_t i)
+{
+    int64_t most = c->info->sampling.truncate_prompt;
+    ds_ids *ids = &c->prompts[i].ids;
+    ds_err err = { 0 };
+    ds_rc rc;
+
+    if (most == -1)
+        most = c->s->model.max_context - 1;
+    if (most == 0 || ids->n <= (size_t)most)
+        return DS_OK;
+    if (c->n_pictures)
+        return ds_api_fail(&c->refusal, 400, NULL, NULL, "truncate_prompt_tokens", "not possible with pictures in the prompt");
+    memmove(ids->p, ids->p + (ids->n - (size_t)most), (size_t)most * sizeof *ids->p);
+    ids->n = (size_t)most;
+    rc = ds_request_set_prompt_ids(c->req, i, ids->p, ids->n, &err);
+    return rc == DS_OK ? DS_OK : internal(c, rc, &err);
+}
+
 /* Encodes all prompts; what is too long loses its oldest turns where the client asked for that. */
 static ds_rc encode_all(ds_call *c, ds_kit *k)
 {
@@ -226,6 +259,8 @@ static ds_rc encode_all(ds_call *c, ds_kit *k)
             size_t over;
             uint32_t turns;
             rc = encode(c, k, i);
+            if (rc == DS_OK && generate)
+                rc = truncate_prompt(c, i);
             if (rc != DS_OK || !generate)
                 break;
             rc = ds_request_check_length(c->req, c->prompts[i].ids.n, &c->prompts[i].max_tokens, &c->refusal);
@@ -238,6 +273,17 @@ static ds_rc encode_all(ds_call *c, ds_kit *k)
         c->n_prompt_tokens += c->prompts[i].ids.n;
     }
     return rc;
+}
+
+static ds_rc encode_bad_words(ds_call *c, ds_kit *k)
+{
+    const ds_sampling *s = &c->info->sampling;
+    ds_err err = { 0 };
+    ds_rc rc = s->n_bad_words ? ds_bad_words_make(&c->bad_words, s->bad_words, s->n_bad_words, k->encoder, &err) : DS_OK;
+
+    if (rc == DS_E_ARG)
+        return ds_api_fail(&c->refusal, 400, NULL, NULL, "bad_words", "%s", err.msg);
+    return rc == DS_OK ? DS_OK : internal(c, rc, &err);
 }
 
 static void on_event(void *ctx, const char *event, const char *data, size_t n)
@@ -287,6 +333,8 @@ void ds_call_prepare(ds_call *c, ds_kit *k)
         c->rc = get_pictures(c);
     if (c->rc == DS_OK)
         c->rc = encode_all(c, k);
+    if (c->rc == DS_OK && c->kind == DS_CALL_GENERATE)
+        c->rc = encode_bad_words(c, k);
     if (c->rc == DS_OK && c->kind == DS_CALL_GENERATE)
         c->rc = embed_pictures(c);
     if (c->rc == DS_OK && c->kind == DS_CALL_GENERATE)

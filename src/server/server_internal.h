@@ -12,6 +12,7 @@
 
 #include "base/buf.h"
 #include "base/json.h"
+#include "recipe/bad_words.h"
 #include "server/auth.h"
 #include "server/framing.h"
 #include "server/metrics.h"
@@ -141,6 +142,7 @@ struct ds_call {
     ds_picture *pictures;
     ds_gen_image *images; /* with their embeddings */
     uint32_t n_pictures;
+    ds_bad_words bad_words;
     ds_call_choice *choices;
     ds_rc rc; /* of preparation; the refusal is filled unless it is DS_OK */
     ds_api_error refusal;

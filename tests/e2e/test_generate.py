@@ -189,6 +189,19 @@ def test_stop_strings(deepserve, model):
     assert cut["ids"] == full["ids"][:len(cut["ids"])] and cut["usage"]["completion_tokens"] == len(cut["ids"])
 
 
+def test_stop_strings_behind_min_tokens(deepserve, model, tmp_path):
+    f = tmp_path / "in.jsonl"
+
+    def run(**how):
+        f.write_text(json.dumps({"prompt": "Hi", "temperature": 0, "max_tokens": 12, **how}) + "\n")
+        return json.loads(deepserve("generate", "--model", model, "--input", f).stdout)
+
+    free = run()
+    stop = free["text"][2:4]
+    assert run(stop=stop)["text"] == free["text"][:free["text"].index(stop)]
+    assert run(stop=stop, min_tokens=12)["text"] == free["text"]
+
+
 def test_wrong_use(deepserve, model, tmp_path):
     for args in ((), ("--prompt", "a", "--tokens", "1"), ("--tokens", "1,x"), ("--prompt", "a", "--speculate", "maybe"), ("--prompt", "a", "--top-p", 0),
                  ("--prompt", "a", "--max-tokens", 0), ("--prompt", "a", "--temperature", "nan"), ("--prompt", "a", *["--stop", "x"] * 17),

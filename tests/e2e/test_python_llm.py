@@ -95,6 +95,31 @@ def test_stops(ds, llm, deepserve, tmp_path):
     assert len(o.prompt_token_ids) + len(o.outputs[0].token_ids) == llm.max_model_len
 
 
+def test_token_rules(ds, llm):
+    def ids(**how):
+        return llm.generate("Hi", ds.SamplingParams(temperature=0, max_tokens=12, **how))[0].outputs[0]
+
+    free = ids()
+    at = next(i for i in range(2, 12) if free.token_ids[i] not in free.token_ids[:i])
+    stop = free.token_ids[at]
+    assert ids(stop_token_ids=[stop]).token_ids == free.token_ids[:at]
+    kept = ids(stop_token_ids=[stop], include_stop_str_in_output=True)
+    assert kept.token_ids == free.token_ids[:at + 1] and kept.stop_reason == stop and free.text.startswith(kept.text)
+    assert set(ids(allowed_token_ids=free.token_ids[:2]).token_ids) <= set(free.token_ids[:2])
+    id, word = next((x, w.decode()) for x in free.token_ids for w in [llm.tokenizer.bytes(x)] if w.isalnum() and llm.tokenizer.encode(w) == [x])
+    assert id not in ids(bad_words=[word]).token_ids
+    text = free.text[3:5]
+    assert ids(stop=text).text == free.text[:free.text.index(text)]
+    assert ids(stop=text, include_stop_str_in_output=True).text == free.text[:free.text.index(text) + len(text)]
+    assert ids(stop=text, min_tokens=12).token_ids == free.token_ids
+    whole = llm.generate([[5, 6, 7]], ds.SamplingParams(temperature=0))[0]
+    cut = llm.generate([[9, 9, 5, 6, 7]], ds.SamplingParams(temperature=0, truncate_prompt_tokens=3))[0]
+    assert cut.prompt_token_ids == [5, 6, 7] and cut.outputs[0].token_ids == whole.outputs[0].token_ids
+    for wrong in (dict(allowed_token_ids=[]), dict(allowed_token_ids=[1 << 20]), dict(bad_words="a"), dict(bad_words=[""]), dict(truncate_prompt_tokens=0)):
+        with pytest.raises(ds.Error, match=next(iter(wrong))):
+            ids(**wrong)
+
+
 def test_chat(ds, llm, deepserve, tmp_path):
     messages = [{"role": "user", "content": "Hi"}]
     want = generated(deepserve, [{"messages": messages, "max_tokens": 6, "seed": 4}], tmp_path)[0]
@@ -129,7 +154,7 @@ def test_pictures(ds, llm, deepserve, tmp_path):
     (dict(max_tokens=-3), "max_tokens"), (dict(min_tokens=17), "min_tokens: 17"), (dict(min_tokens=-1), "min_tokens"), (dict(stop_token_ids=[99999]), "99999"),
     (dict(temperature="1"), "temperature: expected a number"), (dict(top_p=None), "top_p"), (dict(presence_penalty=float("nan")), "presence"), (dict(seed="x"), "seed"),
     (dict(stop=[5]), "stop: expected"), (dict(stop=5), "stop: expected"), (dict(logit_bias=[1]), "logit_bias: expected a dict"), (dict(logit_bias={5: "x"}), "logit_bias"),
-    (dict(logprobs=21), "top"), (dict(stop=[""]), "stop"), (dict(stop_token_ids=list(range(30))), "stop"),
+    (dict(logprobs=21), "top"), (dict(stop=[""]), "stop"), (dict(stop_token_ids=list(range(100))), "stop"),
     (dict(repetition_penalty=0), "repetition"), (dict(logit_bias={1 << 31: 1.0}), "bias")])
 def test_refusals(ds, llm, params, says):
     with pytest.raises(ds.Error) as e:

@@ -16,6 +16,10 @@ typedef struct {
     int32_t *prompt;
     int32_t stop[2];
     uint32_t n_stop, min_tokens;
+    ds_gen_ids bad[2];
+    uint32_t n_bad, n_allowed;
+    int32_t allowed[MAX_OUT];
+    bool report_stop_id;
     bool reproducible, score;
     float score_got[512], score_want[512]; /* of the prompt's tokens, by position */
     uint32_t n_scored, rank[512];
@@ -128,6 +132,11 @@ static void add(ds_engine *e, request *r, uint32_t i)
                          .stop_ids = r->stop,
                          .n_stop_ids = r->n_stop,
                          .min_tokens = r->min_tokens,
+                         .report_stop_id = r->report_stop_id,
+                         .bad = r->bad,
+                         .n_bad = r->n_bad,
+                         .allowed = r->allowed,
+                         .n_allowed = r->n_allowed,
                          .reproducible = r->reproducible,
                          .prompt_logprobs = r->score,
                          .n_prompt_top = r->score ? 3 : 0,
@@ -357,6 +366,95 @@ static void stop_ids_held_back(void **state)
                 memcpy(r[i].want, r[i].got, sizeof r[i].want);
                 memcpy(r[i].want_lp, r[i].got_lp, sizeof r[i].want_lp);
             }
+        }
+    }
+    free_requests(r, N_REQ);
+}
+
+/* What one id is, reported, is that of the text where it isn't one. */
+static void stop_ids_reported(void **state)
+{
+    request r[N_REQ];
+    ds_engine *e = make_engine((ds_engine_opts){ 0 }, NULL);
+
+    (void)state;
+    make_requests(r, 17);
+    alone(r, N_REQ, false);
+    for (uint32_t i = 0; i < N_REQ; i++) {
+        r[i].stop[0] = r[i].want[0][4];
+        r[i].n_stop = 1;
+        r[i].report_stop_id = true;
+        for (r[i].n_want[0] = 1; r[i].want[0][r[i].n_want[0] - 1] != r[i].stop[0];)
+            r[i].n_want[0]++;
+        add(e, &r[i], i);
+    }
+    run_all(e);
+    compare(r, N_REQ, "reported");
+    for (uint32_t i = 0; i < N_REQ; i++)
+        assert_int_equal(r[i].reason[0], DS_ENDED_STOP_ID);
+    ds_engine_destroy(e);
+    free_requests(r, N_REQ);
+}
+
+static bool holds(const request *r)
+{
+    for (uint32_t k = 0; k < r->n_got[0]; k++) {
+        bool allowed = r->n_allowed == 0;
+        for (uint32_t i = 0; i < r->n_allowed; i++)
+            allowed = allowed || r->allowed[i] == r->got[0][k];
+        for (uint32_t i = 0; i < r->n_bad; i++)
+            if (k + 1 >= r->bad[i].n && memcmp(&r->got[0][k + 1 - r->bad[i].n], r->bad[i].ids, r->bad[i].n * sizeof(int32_t)) == 0)
+                return false;
+        if (!allowed)
+            return false;
+    }
+    return true;
+}
+
+/* Ids and sequences that may not be drawn aren't, whatever was drafted and whoever had to wait; the rest of a text is
+ * the same each way. */
+static void token_rules(void **state)
+{
+    uint32_t drafts = ds_model_config(model)->num_nextn_predict_layers ? ds_model_config(model)->dspark_block_size : 0;
+    const ds_engine_opts ways[] = { { 0 },
+                                    { .drafts = (int)drafts },
+                                    { .max_context = 600, .kv_blocks = 5 },
+                                    { .max_context = 600, .kv_blocks = 5, .drafts = (int)drafts },
+                                    { .max_running = 2, .step_tokens = 50 } };
+    int32_t ids[N_REQ][4];
+    request r[N_REQ];
+
+    (void)state;
+    make_requests(r, 31);
+    alone(r, N_REQ, false);
+    for (uint32_t i = 0; i < N_REQ; i++) {
+        memcpy(ids[i], r[i].want[0], sizeof ids[i]);
+        r[i].bad[0] = (ds_gen_ids){ ids[i] + 1, 3 };
+        r[i].bad[1] = (ds_gen_ids){ ids[i], 1 };
+        r[i].n_bad = i % 3 ? 2 : 1;
+        r[i].n_allowed = i % 2 ? 0 : 10;
+        for (uint32_t k = 0; k < r[i].n_allowed; k++)
+            r[i].allowed[k] = r[i].want[0][k];
+        if (i == 2) { /* masks alone, the same for all rows of a step */
+            r[i].n_bad = 0;
+        } else if (i % 3 == 0) {
+            r[i].bad[0].ids = ids[i];
+            r[i].bad[0].n = 2;
+        }
+    }
+    for (size_t w = 0; w < sizeof ways / sizeof *ways; w++) {
+        ds_engine *e = make_engine(ways[w], NULL);
+        for (uint32_t i = 0; i < N_REQ; i++)
+            add(e, &r[i], i);
+        run_all(e);
+        ds_engine_destroy(e);
+        if (w)
+            compare(r, N_REQ, "rules");
+        for (uint32_t i = 0; i < N_REQ; i++) {
+            assert_true(holds(&r[i]) && r[i].n_got[0] > 3);
+            r[i].n_want[0] = r[i].n_got[0];
+            memcpy(r[i].want, r[i].got, sizeof r[i].want);
+            memcpy(r[i].want_lp, r[i].got_lp, sizeof r[i].want_lp);
         }
     }
     free_requests(r, N_REQ);
@@ -1009,6 +1107,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(any_number_of_threads),
         cmocka_unit_test(drafts_kept_to_any_depth),
         cmocka_unit_test(stop_ids_held_back),
+        cmocka_unit_test(stop_ids_reported),
+        cmocka_unit_test(token_rules),
         cmocka_unit_test(preempted_or_not),
         cmocka_unit_test(samples_of_one_prompt),
         cmocka_unit_test(hits_from_saved_state),

@@ -380,6 +380,10 @@ static const row rows[] = {
       "<｜"
       "DSM",
       "C|2 |stop_sequence" },
+    { "kept", { PLAIN, .keep_stop = true }, "END", 0, "one END two", "C|one END|stop_sequence" },
+    { "kept newlines", { PLAIN, .keep_stop = true }, "\n\n", 0, "text\n\n" CALL_F_1, "C|text\n\n|stop_sequence" },
+    { "kept in half a tag", { PLAIN, .keep_stop = true }, "x\n<", 0, "2 x\n<", "C|2 x\n<|stop_sequence" },
+    { "kept in JSON", { PLAIN, .json_mode = true, .keep_stop = true }, "x", 0, "x{\"x\": 1}x", "C|{\"x|stop_sequence" },
     { "held and let go", { PLAIN }, "abcabd", 0, "abcabcab", "C|abcabcab|stop" },
     /* JSON mode */
     { "JSON fence",
@@ -615,13 +619,49 @@ static void bad_options(void **state)
     ds_parser_destroy(NULL);
 }
 
+/* A stop sequence that is complete within min_tokens is text, also where its bytes were held as half a tag. */
+static void stops_are_held_back(void **state)
+{
+    static const struct {
+        const char *text, *stop, *out;
+        uint64_t min;
+    } cases[] = {
+        { "abXcdXe", "X", "C|ab|stop_sequence", 0 },    { "abXcdXe", "X", "C|ab|stop_sequence", 2 },
+        { "abXcdXe", "X", "C|abXcd|stop_sequence", 3 }, { "abXcdXe", "X", "C|abXcd|stop_sequence", 5 },
+        { "abXcdXe", "X", "C|abXcdXe|stop", 6 },        { "ababab", "abab", "|stop_sequence", 3 },
+        { "ababab", "abab", "C|ab|stop_sequence", 4 },  { "a<b<b", "<b", "C|a<b|stop_sequence", 3 },
+        { "a<b<b", "<", "C|a<b|stop_sequence", 2 },     { "a<b<b", "<", "C|a|stop_sequence", 1 },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        for (size_t step = 1; step < 4; step++) { /* tokens of a push: a byte each */
+            size_t n = strlen(cases[i].text), len = strlen(cases[i].stop);
+            ds_parser_opts o = {
+                .tools = DS_PARSER_TOOLS_ON, .stops = &cases[i].stop, .stop_bytes = &len, .n_stops = 1, .min_tokens = cases[i].min
+            };
+            parse_run r = { .last = DS_PARSE_CALL_END };
+            ds_parser *p;
+            ds_err err;
+            o.sink = parse_record;
+            o.ctx = &r;
+            assert_ok(ds_parser_create(&p, &o, &err));
+            for (size_t at = 0; at < n; at += step) {
+                size_t some = step < n - at ? step : n - at;
+                ds_parser_push(p, cases[i].text + at, some, (uint32_t)some);
+            }
+            ds_buf_puts(&r.log, ds_parser_finish(p, DS_BACKEND_STOP) == DS_FINISH_STOP ? "|stop" : "|stop_sequence");
+            assert_string_equal(ds_buf_str(&r.log), cases[i].out);
+            ds_parser_destroy(p);
+            ds_buf_free(&r.log);
+        }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_rule),
-        cmocka_unit_test(limits),
-        cmocka_unit_test(tokens_are_counted),
-        cmocka_unit_test(bad_options),
+        cmocka_unit_test(stops_are_held_back), cmocka_unit_test(every_rule),  cmocka_unit_test(limits),
+        cmocka_unit_test(tokens_are_counted),  cmocka_unit_test(bad_options),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -155,6 +155,7 @@ static void all_the_same(void **state)
             .normalize_lookalikes = (bits >> 20 & 3) == 0,
             .coerce = bits >> 50 & 1,
             .flush_tail = bits >> 22 & 1,
+            .keep_stop = bits >> 51 & 1,
             .max_calls = (bits >> 23 & 3) == 0,
             .max_value_bytes = (bits >> 25 & 3) == 0 ? 80 : 0, /* values, bodies and orphans meet their bound */
             .tool_flags = flags_of,
