@@ -1,10 +1,12 @@
 /* The CUDA device (kern/device.h). The runtime is linked in and finds the driver when it is first asked, so a
  * program starts without one.
  *
- * Weights are copied to device memory as the file has them, each 256-byte aligned. A table that only engram_gather
- * reads is copied to pinned host memory, and kernels read the rows they want through the bus. A failure is kept
- * where it is first seen (`ds_cuda_failed`), and every wait from then on says it. */
-#include "common.cuh"
+ * Weights are copied to device memory as the file has them, each 256-byte aligned; those of experts are packed where
+ * they can be (packed.cuh). A table that only engram_gather reads is copied to pinned host memory, and kernels read
+ * the rows they want through the bus. A failure is kept where it is first seen (`ds_cuda_failed`), and every wait
+ * from then on says it. */
+#include "experts_packed.cuh"
+#include "packed.cuh"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -18,6 +20,7 @@ extern "C" {
 struct ds_cuda_device {
     ds_device base;
     int index;
+    int sms; /* multiprocessors */
     char name[32];
     pthread_mutex_t mu;
     cudaError_t rc; /* [mu] the first failure */
@@ -45,6 +48,11 @@ void ds_cuda_failed(ds_cuda_device *d, cudaError_t rc, const char *what)
         snprintf(d->what, sizeof d->what, "%s", what);
     }
     pthread_mutex_unlock(&d->mu);
+}
+
+unsigned ds_cuda_sms(const ds_exec *e)
+{
+    return (unsigned)((const struct ds_stream *)e->stream)->d->sms;
 }
 
 static void check(ds_device *d, cudaError_t rc, const char *what)
@@ -276,10 +284,57 @@ static ds_rc place(ds_device *d, ds_mem *mem, ds_mat *m, ds_mat_use use, ds_err 
     return rc;
 }
 
+/* Whether a layer's experts can be packed (packed.cuh); looks at every scale. */
+static bool packs(const ds_mat *w1, const ds_mat *w3, const ds_mat *w2, uint32_t n)
+{
+    const ds_mat *m[3] = { w1, w3, w2 };
+
+    for (int i = 0; i < 3; i++)
+        for (uint32_t x = 0; x < n; x++) {
+            uint8_t most = 0;
+            if (m[i][x].type != DS_MAT_MXFP4 || m[i][x].in % PACKED_WIDTH || m[i][x].out % PACKED_WIDTH)
+                return false;
+            for (size_t s = 0; s < scale_bytes(&m[i][x]); s++)
+                most = m[i][x].scale[s] > most ? m[i][x].scale[s] : most;
+            if (most > LARGEST_SCALE)
+                return false;
+        }
+    return true;
+}
+
+/* One expert's matrices from their files to packed form; `stage` is device memory for their bytes as they are. */
+static ds_rc pack(ds_device *d, ds_mem *mem, const ds_mat *const m[3], ds_cuda_expert *to, uint8_t *stage, ds_err *err)
+{
+    size_t bytes[2] = { packed_bytes(2 * m[0]->out, m[0]->in), packed_bytes(m[2]->out, m[2]->in) };
+    uint8_t *packed = (uint8_t *)ds_mem_take(mem, DS_MEM_DEVICE, bytes[0] + bytes[1], err);
+    const uint8_t *data[3], *scale[3];
+    ds_rc rc = DS_OK;
+
+    if (!packed)
+        return err && err->rc ? err->rc : DS_E_NOMEM;
+    enter(d);
+    for (int i = 0; i < 3 && rc == DS_OK; i++) {
+        data[i] = stage;
+        scale[i] = stage + data_bytes(m[i]);
+        stage += data_bytes(m[i]) + scale_bytes(m[i]);
+        rc = said(d, cudaMemcpy((void *)data[i], m[i]->data, data_bytes(m[i]), cudaMemcpyDefault), "copying a weight", err);
+        if (rc == DS_OK)
+            rc = said(d, cudaMemcpy((void *)scale[i], m[i]->scale, scale_bytes(m[i]), cudaMemcpyDefault), "copying a weight", err);
+    }
+    if (rc == DS_OK)
+        rc = said(d, ds_cuda_pack(packed, packed + bytes[0], data, scale, m[0]->in, (uint32_t)m[0]->out), "packing a weight", err);
+    if (rc == DS_OK)
+        rc = said(d, cudaStreamSynchronize(cudaStreamLegacy), "packing a weight", err);
+    *to = { { packed, packed, packed + bytes[0] }, { NULL, NULL, NULL } };
+    return rc;
+}
+
 static ds_rc place_experts(ds_device *d, ds_mem *mem, ds_mat *w1, ds_mat *w3, ds_mat *w2, uint32_t n, ds_err *err)
 {
     ds_mat *m[3] = { w1, w3, w2 };
     ds_cuda_expert *host, *table;
+    bool packed = packs(w1, w3, w2, n);
+    void *stage = NULL;
     ds_rc rc = DS_OK;
 
     if (!n)
@@ -290,13 +345,25 @@ static ds_rc place_experts(ds_device *d, ds_mem *mem, ds_mat *w1, ds_mat *w3, ds
         free(host);
         return host ? (err && err->rc ? err->rc : DS_E_NOMEM) : ds_fail(err, DS_E_NOMEM, "out of memory");
     }
-    for (uint32_t x = 0; x < n && rc == DS_OK; x++)
+    if (packed)
+        rc = take(d, DS_MEM_DEVICE, 3 * (data_bytes(w1) + scale_bytes(w1)), &stage, err);
+    for (uint32_t x = 0; x < n && rc == DS_OK; x++) {
+        const ds_mat *one[3] = { w1 + x, w3 + x, w2 + x };
+        if (packed)
+            rc = pack(d, mem, one, host + x, (uint8_t *)stage, err);
         for (int i = 0; i < 3 && rc == DS_OK; i++) {
-            rc = place(d, mem, &m[i][x], DS_USE_LINEAR, err);
+            if (packed)
+                m[i][x].data = m[i][x].scale = NULL;
+            else
+                rc = place(d, mem, &m[i][x], DS_USE_LINEAR, err);
             m[i][x].packed = table + x;
-            host[x].w[i] = (const uint8_t *)m[i][x].data;
-            host[x].scale[i] = m[i][x].scale;
+            if (!packed) {
+                host[x].w[i] = (const uint8_t *)m[i][x].data;
+                host[x].scale[i] = m[i][x].scale;
+            }
         }
+    }
+    give(d, DS_MEM_DEVICE, stage);
     if (rc == DS_OK)
         rc = said(d, cudaMemcpy(table, host, n * sizeof *host, cudaMemcpyHostToDevice), "copying a table", err);
     free(host);
@@ -359,6 +426,7 @@ static ds_rc create(ds_device **out, uint32_t index, const ds_device_opts *o, ds
         return ds_fail(err, DS_E_NOMEM, "out of memory");
     pthread_mutex_init(&d->mu, NULL);
     d->index = list[index];
+    cudaDeviceGetAttribute(&d->sms, cudaDevAttrMultiProcessorCount, d->index);
     snprintf(d->name, sizeof d->name, "cuda:%u", index);
     d->base.fn = &fns;
     d->base.name = d->name;

@@ -1,10 +1,12 @@
 /* Router and routed experts (spec 3.13).
  *
- * Owned pairs (row, rank) are sorted by expert in one block. Then, in bf16 mode, two launches over (expert that has
- * rows, outputs): W1 and W3 side by side as the two tiles of product.cuh, gate, up and routing weight in the
- * epilogue; then W2. Rows of an expert pass 8 * NT at a time. Bound by bytes of the weights with few rows an expert.
- * In f32 mode a warp computes an output of a pair. Scratch: sorting arrays, activations and hidden values as bf16
- * (or f32). */
+ * Packed weights in bf16 mode: experts_packed.cu. Else owned pairs (row, rank) are sorted by expert in one block.
+ * Then, in bf16 mode, two launches over (expert that has rows, outputs): W1 and W3 side by side as the two tiles of
+ * product.cuh, gate, up and routing weight in the epilogue; then W2. Rows of an expert pass 8 * NT at a time. Bound
+ * by bytes of the weights with few rows an expert. In f32 mode a warp computes an output of a pair. Scratch: sorting
+ * arrays, activations and hidden values as bf16 (or f32). */
+#include "experts_packed.cuh"
+#include "packed.cuh"
 #include "product.cuh"
 
 /* ---- router: a block a row ---- */
@@ -73,7 +75,6 @@ typedef struct {
 static __global__ void sort_kernel(ds_op_experts_part a, sorted s)
 {
     extern __shared__ uint32_t count[]; /* [n] */
-    __shared__ uint32_t active;
     size_t pairs = a.rows * a.k;
 
     for (uint32_t x = threadIdx.x; x < a.n; x += blockDim.x)
@@ -105,7 +106,7 @@ static __global__ void sort_kernel(ds_op_experts_part a, sorted s)
         }
         if (lane == 0) {
             s.first[slots] = at;
-            *s.n_active = active = slots;
+            *s.n_active = slots;
         }
     }
     __syncthreads();
@@ -315,9 +316,10 @@ typedef struct {
 
 static __device__ __forceinline__ float dot(ds_mat_type t, const ds_cuda_expert *m, int which, uint32_t in, uint32_t o, const float *x)
 {
+    bool packed = t == DS_MAT_MXFP4 && !m->scale[which];
     float sum = 0.0f;
     for (uint32_t k = threadIdx.x % 32; k < in; k += 32)
-        sum += mat_value(t, m->w[which], m->scale[which], in, o, k) * x[k];
+        sum += (packed ? packed_value(m->w[which], which, in, o, k) : mat_value(t, m->w[which], m->scale[which], in, o, k)) * x[k];
     return warp_sum(sum);
 }
 
@@ -354,7 +356,9 @@ void ds_experts_part_cuda(ds_exec *e, const ds_op_experts_part *a)
     if (!pairs || !a->n)
         return;
     const ds_cuda_expert *table = (const ds_cuda_expert *)a->w1[0].packed;
-    if (e->bf16 && a->w1[0].type == a->w3[0].type && has_product(&a->w1[0]) && has_product(&a->w2[0])) {
+    if (e->bf16 && !a->w1[0].data) {
+        ds_experts_packed(e, a, table);
+    } else if (e->bf16 && a->w1[0].type == a->w3[0].type && has_product(&a->w1[0]) && has_product(&a->w2[0])) {
         size_t active = pairs < a->n ? pairs : a->n, each = (pairs + active - 1) / active;
         args j = { *a, table };
         uint16_t *x = (uint16_t *)ds_exec_scratch(e, a->rows * a->d * sizeof *x);
@@ -382,9 +386,10 @@ void ds_experts_part_cuda(ds_exec *e, const ds_op_experts_part *a)
 
 size_t ds_experts_cuda_scratch(const ds_kern_limits *lim)
 {
-    size_t pairs = (size_t)lim->max_rows * lim->k;
-    return (size_t)lim->max_rows * lim->d * sizeof(uint16_t) + pairs * (lim->inner + 1) * sizeof(float) + 8 * ((size_t)lim->experts + 64) +
-           512;
+    size_t pairs = (size_t)lim->max_rows * lim->k, packed = ds_experts_packed_scratch(lim);
+    size_t other = (size_t)lim->max_rows * lim->d * sizeof(uint16_t) + pairs * (lim->inner + 1) * sizeof(float) +
+                   8 * ((size_t)lim->experts + 64) + 512;
+    return packed > other ? packed : other;
 }
 
 static __global__ void sum_kernel(ds_op_experts_sum a, bool bf16)

@@ -323,11 +323,12 @@ static void experts_match_ref(void **state)
         size_t rows;
         uint32_t d, inner, experts, k;
     } cases[] = {
-        { DS_MAT_MXFP4, DS_MAT_MXFP4, 0, 64, 32, 4, 2 },   { DS_MAT_MXFP4, DS_MAT_MXFP4, 1, 64, 32, 1, 1 },
-        { DS_MAT_MXFP4, DS_MAT_MXFP4, 1, 96, 64, 16, 3 },  { DS_MAT_MXFP4, DS_MAT_MXFP4, 40, 64, 96, 11, 2 },
-        { DS_MAT_BF16, DS_MAT_BF16, 9, 64, 32, 7, 6 },     { DS_MAT_BF16, DS_MAT_F32, 5, 40, 17, 7, 2 },
-        { DS_MAT_F32, DS_MAT_F32, 5, 33, 20, 7, 2 },       { DS_MAT_FP8_32X32, DS_MAT_MXFP4, 12, 64, 64, 5, 2 },
-        { DS_MAT_MXFP4, DS_MAT_MXFP4, 300, 32, 32, 2, 1 }, { DS_MAT_MXFP4, DS_MAT_MXFP4, 5, 64, 64, 5, 2 },
+        { DS_MAT_MXFP4, DS_MAT_MXFP4, 0, 64, 32, 4, 2 },    { DS_MAT_MXFP4, DS_MAT_MXFP4, 1, 64, 32, 1, 1 },
+        { DS_MAT_MXFP4, DS_MAT_MXFP4, 1, 96, 64, 16, 3 },   { DS_MAT_MXFP4, DS_MAT_MXFP4, 40, 64, 96, 11, 2 },
+        { DS_MAT_BF16, DS_MAT_BF16, 9, 64, 32, 7, 6 },      { DS_MAT_BF16, DS_MAT_F32, 5, 40, 17, 7, 2 },
+        { DS_MAT_F32, DS_MAT_F32, 5, 33, 20, 7, 2 },        { DS_MAT_FP8_32X32, DS_MAT_MXFP4, 12, 64, 64, 5, 2 },
+        { DS_MAT_MXFP4, DS_MAT_MXFP4, 300, 32, 32, 2, 1 },  { DS_MAT_MXFP4, DS_MAT_MXFP4, 3, 512, 256, 5, 2 },
+        { DS_MAT_MXFP4, DS_MAT_MXFP4, 13, 256, 512, 3, 2 }, { DS_MAT_MXFP4, DS_MAT_MXFP4, 5, 64, 64, 5, 2 },
     };
     const size_t MIXED = sizeof cases / sizeof *cases - 1; /* W3 of another type than W1, which may mean another order of columns */
 
@@ -373,6 +374,28 @@ static void experts_match_ref(void **state)
         }
 }
 
+/* Backends have other bodies for more rows of an expert. */
+static void experts_are_row_invariant(void **state)
+{
+    enum { D = 256, INNER = 256, ROWS = 260 };
+    static const size_t counts[] = { 1, 10, 24, 50, 100, 180 };
+    variant *v = *state;
+    uint64_t s = 7;
+
+    v->e.bf16 = true;
+    moe m = make_moe(&s, DS_MAT_MXFP4, DS_MAT_MXFP4, ROWS, D, INNER, 2, 1, true);
+    float *all = zero_floats(ROWS * D), *some = zero_floats(ROWS * D);
+    run_moe(&v->k, &v->e, &m, all, m.shared, 0, ROWS, 2);
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
+        size_t r0 = ROWS - counts[i];
+        run_moe(&v->k, &v->e, &m, some, m.shared + r0 * D, r0, counts[i], 2);
+        assert_same_bits(some, all + r0 * D, counts[i] * D * sizeof *some, "some rows of many");
+    }
+    free(all);
+    free(some);
+    free_moe(&m);
+}
+
 static void dequant_is_exact(void **state)
 {
     variant *v = *state;
@@ -396,7 +419,8 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(linear_matches_ref),   cmocka_unit_test(linear_takes_every_scale), cmocka_unit_test(linear_is_row_invariant),
-        cmocka_unit_test(linear_passes_nan_on), cmocka_unit_test(experts_match_ref),        cmocka_unit_test(dequant_is_exact),
+        cmocka_unit_test(linear_passes_nan_on), cmocka_unit_test(experts_match_ref),        cmocka_unit_test(experts_are_row_invariant),
+        cmocka_unit_test(dequant_is_exact),
     };
 
     return ds_test_every_variant(tests, argc, argv);
