@@ -272,12 +272,12 @@ static uint32_t stack_push(ds_grammar *g, uint32_t frame, uint32_t below)
 
 static bool state_same(const ds_grammar *g, uint32_t s, const uint32_t *p, uint32_t n)
 {
-    return g->states.p[s].n_kernel == n && memcmp(g->words.p + g->states.p[s].kernel, p, n * sizeof *p) == 0;
+    return g->states.p[s].n_kernel + 1 == n && memcmp(g->words.p + g->states.p[s].kernel, p, n * sizeof *p) == 0;
 }
 
 static uint64_t state_hash(const ds_grammar *g, uint32_t s)
 {
-    return hash_words(g->words.p + g->states.p[s].kernel, g->states.p[s].n_kernel);
+    return hash_words(g->words.p + g->states.p[s].kernel, g->states.p[s].n_kernel + 1);
 }
 
 static bool pair_add(ds_grammar *g, void *list, uint32_t frame, uint32_t stack)
@@ -314,7 +314,7 @@ static bool close_places(ds_grammar *g, ds_state *s)
     uint32_t kept = 0;
 
     g->places.n = 0;
-    for (uint32_t i = 0; i < g->kernel.n; i++)
+    for (uint32_t i = 0; i < s->n_kernel; i++)
         if (!PUSH(g, g->places, g->kernel.p[i]))
             return false;
     for (uint32_t at = 0; at < g->places.n; at += 2) {
@@ -347,13 +347,15 @@ static bool close_places(ds_grammar *g, ds_state *s)
     return true;
 }
 
-/* The state of g->kernel. */
-static ds_gstate state_of_kernel(ds_grammar *g)
+/* The state of g->kernel, which takes `avoid` in. */
+static ds_gstate state_of_kernel(ds_grammar *g, uint32_t avoid)
 {
     uint32_t *slot;
-    ds_state s = { 0 };
+    ds_state s = { .n_kernel = g->kernel.n, .avoid = avoid };
 
     pairs_sort(g->kernel.p, g->kernel.n);
+    if (!PUSH(g, g->kernel, avoid))
+        return FAILED;
     slot = find(g, &g->state_table, hash_words(g->kernel.p, g->kernel.n), g->kernel.p, g->kernel.n, state_same, state_hash);
     if (!slot)
         return FAILED;
@@ -365,7 +367,6 @@ static ds_gstate state_of_kernel(ds_grammar *g)
     }
     if (!close_places(g, &s))
         return FAILED;
-    s.n_kernel = g->kernel.n;
     s.n_places = g->places.n;
     s.kernel = words_new(g, g->kernel.p, g->kernel.n, 0);
     s.places = words_new(g, g->places.p, g->places.n, 0);
@@ -380,23 +381,24 @@ static ds_gstate state_of_kernel(ds_grammar *g)
 ds_gstate ds_automaton_state(ds_grammar *g, uint32_t frame, uint32_t stack)
 {
     g->kernel.n = 0;
-    return pair_add(g, &g->kernel, frame, stack) ? state_of_kernel(g) : FAILED;
+    return pair_add(g, &g->kernel, frame, stack) ? state_of_kernel(g, 0) : FAILED;
 }
 
 ds_gstate ds_automaton_step(ds_grammar *g, ds_gstate s, uint8_t byte)
 {
     uint32_t class = g->class_of[byte], to = g->words.p[g->states.p[s].next + class];
     ds_state from = g->states.p[s];
+    uint32_t avoid = g->avoid ? g->avoid[from.avoid][byte] : 0;
 
     if (to != UNKNOWN)
         return to;
     g->kernel.n = 0;
-    for (uint32_t i = 0; i < from.n_places; i += 2) {
+    for (uint32_t i = 0; i < from.n_places && avoid != AVOIDED; i += 2) {
         uint32_t stack = g->words.p[from.places + i + 1], frame = frame_step(g, g->words.p[from.places + i], class);
         if (frame == FAILED || (frame && !pair_add(g, &g->kernel, frame, stack)))
             return FAILED;
     }
-    to = state_of_kernel(g);
+    to = state_of_kernel(g, g->kernel.n ? avoid : 0); /* nothing fits: state 0 */
     if (to != FAILED)
         g->words.p[from.next + class] = to;
     return to;
@@ -414,7 +416,7 @@ bool ds_automaton_init(ds_grammar *g)
     if (set_end(g) != 0) /* frame 0 is the empty set */
         return false;
     g->kernel.n = 0;
-    if (state_of_kernel(g) != 0) /* state 0 is where nothing fits */
+    if (state_of_kernel(g, 0) != 0) /* state 0 is where nothing fits */
         return false;
     if (!PUSH(g, g->stacks, ((ds_stack){ 0, 0, 0 })) || !PUSH(g, g->stacks, ((ds_stack){ 0, 0, 0 }))) /* STACK_EMPTY, STACK_OPEN */
         return false;
@@ -475,6 +477,9 @@ void ds_grammar_destroy(ds_grammar *g)
     free(g->places.p);
     free(g->path.p);
     free(g->found.p);
+    free(g->avoid);
+    free(g->killed.p);
+    free(g->kill_ids.p);
     free(g);
 }
 

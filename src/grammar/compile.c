@@ -354,9 +354,61 @@ static int64_t left_recursive(const ds_grammar *g, const graph *r, bool *oom)
     return found;
 }
 
+/* Rows of an automaton over bytes that finds the first of some texts: each row stands for a beginning of one, and
+ * goes where the longest end of what was read, that is a beginning, leads. */
+static bool avoid_init(ds_grammar *g, const ds_buf *never)
+{
+    const uint8_t *p = (const uint8_t *)never->p;
+    uint16_t *back, *queue;
+    uint32_t rows = 1, n = 0;
+    bool ok;
+
+    if (never->len == 0)
+        return true;
+    g->n_avoid = (uint32_t)never->len + 1; /* at most: one for each byte, and the start */
+    g->avoid = calloc(g->n_avoid, sizeof *g->avoid);
+    back = calloc(2 * (size_t)g->n_avoid, sizeof *back);
+    ok = g->avoid && back && g->n_avoid < AVOIDED;
+    queue = back + g->n_avoid;
+    for (size_t at = 0; ok && at < never->len; at += 1u + p[at]) { /* a trie; 0 is no child, for nothing leads to the start */
+        uint32_t row = 0;
+        for (uint32_t i = 1; i <= p[at] && row != AVOIDED; i++) {
+            uint16_t *to = &g->avoid[row][p[at + i]];
+            if (i == p[at])
+                *to = AVOIDED;
+            else if (*to == 0)
+                *to = (uint16_t)rows++;
+            row = *to;
+        }
+    }
+    for (uint32_t b = 0; ok && b < 256; b++)
+        if (g->avoid[0][b] && g->avoid[0][b] != AVOIDED)
+            queue[n++] = g->avoid[0][b];
+    for (uint32_t i = 0; ok && i < n; i++)
+        for (uint32_t b = 0; b < 256; b++) {
+            uint16_t *to = &g->avoid[queue[i]][b], other = g->avoid[back[queue[i]]][b];
+            if (*to == AVOIDED || *to == 0 || other == AVOIDED) {
+                *to = *to == AVOIDED ? AVOIDED : other;
+                continue;
+            }
+            back[*to] = other;
+            queue[n++] = *to;
+        }
+    free(back);
+    g->bytes += g->n_avoid * sizeof *g->avoid;
+    for (uint32_t i = 0; ok && i < 2 * g->n_avoid; i++)
+        ok = PUSH(g, g->killed, UNKNOWN);
+    return ok;
+}
+
 static void byte_classes(ds_grammar *g)
 {
     bool border[257] = { false };
+
+    for (uint32_t b = 0; b < 256; b++)
+        for (uint32_t i = 0; i < g->n_avoid; i++)
+            if (g->avoid[i][b])
+                border[b] = border[b + 1] = true;
 
     for (uint32_t i = 0; i < g->nodes.n; i++)
         if (g->nodes.p[i].kind == N_BYTE) {
@@ -441,8 +493,11 @@ ds_rc ds_grammar_build(ds_grammar **out, const ds_forest *f, const char *const *
     else
         rc = check(g, rule_names, what, err);
     if (rc == DS_OK) {
-        byte_classes(g);
-        if (!ds_automaton_init(g))
+        if (avoid_init(g, &f->never))
+            byte_classes(g);
+        else
+            rc = too_large(g, what, err);
+        if (rc == DS_OK && !ds_automaton_init(g))
             rc = too_large(g, what, err);
     }
     if (rc != DS_OK) {

@@ -1,4 +1,5 @@
 /* Syntax trees and sets of code points, for the front ends. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -42,6 +43,7 @@ void ds_forest_free(ds_forest *f)
     free(f->rules.p);
     free(f->items.p);
     ds_buf_free(&f->pool);
+    ds_buf_free(&f->never);
 }
 
 uint32_t ds_tree_new(ds_forest *f, ds_tree_kind kind, uint32_t a, uint32_t b)
@@ -66,6 +68,26 @@ uint32_t ds_tree_text(ds_forest *f, const char *p, size_t n)
         return 0;
     }
     return ds_tree_new(f, T_TEXT, at, (uint32_t)n);
+}
+
+uint32_t ds_tree_control(ds_forest *f, const char *spelling)
+{
+    char p[256];
+    int n = snprintf(p, sizeof p, "%c%s%c", (char)CONTROL_BEGIN, spelling, (char)CONTROL_END);
+
+    f->failed |= n < 0 || (size_t)n >= sizeof p;
+    return f->failed ? 0 : ds_tree_text(f, p, (size_t)n);
+}
+
+uint32_t ds_tree_anything(ds_forest *f)
+{
+    ds_set s = { 0 };
+    uint32_t t;
+
+    f->failed |= !ds_set_add(&s, 0, LAST);
+    t = ds_tree_repeat(f, ds_tree_class(f, &s), 0, TREE_UNBOUNDED);
+    free(s.p);
+    return t;
 }
 
 uint32_t ds_tree_cat(ds_forest *f, uint32_t a, uint32_t b)

@@ -33,6 +33,7 @@ typedef struct {
     size_t max_bytes;    /* 0 = 32 MiB: rules, states and masks */
     uint32_t max_nodes;  /* 0 = 262144: size of the rules with repeats written out */
     uint32_t max_states; /* 0 = 65536 */
+    bool compact;        /* JSON without white space between its tokens */
 } ds_grammar_opts;       /* may be NULL everywhere */
 
 /* ---- making one -------------------------------------------------------------------------------------------------- */
@@ -56,6 +57,52 @@ ds_rc ds_grammar_ebnf(ds_grammar **out, const char *text, size_t n, const ds_gra
  * schema isn't needed afterwards. */
 ds_rc ds_grammar_json_schema(ds_grammar **out, const ds_json *schema, const ds_grammar_opts *opts, ds_err *err);
 
+/* JSON text of any value, or of any object. */
+ds_rc ds_grammar_json(ds_grammar **out, bool object, const ds_grammar_opts *opts, ds_err *err);
+
+/* ---- calls of tools ---- */
+
+typedef enum {
+    DS_TOOL_JSON, /* parameters by a JSON Schema: strings raw, everything else as JSON */
+    DS_TOOL_TEXT, /* one parameter `input`: any text */
+    DS_TOOL_REGEX,
+} ds_tool_input;
+
+typedef struct {
+    const char *name;
+    size_t name_bytes;
+    ds_tool_input input;
+    const ds_json *parameters; /* JSON: the schema; NULL: any parameters */
+    bool strict;               /* JSON: refused when the schema isn't supported; else such a tool takes any parameters */
+    const char *definition;    /* REGEX: what `input` must be */
+    size_t definition_bytes;
+} ds_grammar_tool;
+
+typedef enum {
+    DS_CALLS_OPEN, /* the prompt ends with the block's opening tag and its line feed */
+    DS_CALLS_MUST, /* two line feeds and a block */
+    DS_CALLS_MAY,  /* content, and then perhaps a block */
+} ds_calls_start;
+
+/* An answer that calls tools, as src/recipe writes it and src/reply reads it (recipe spec 2.7). Markup is written with
+ * the control token `dsml`, which the vocabulary must have; so it can't be confused with text, which never spells a
+ * tag in ordinary tokens. */
+typedef struct ds_grammar_calls {
+    const ds_grammar_tool *tools;
+    uint32_t n_tools;
+    ds_calls_start start;
+    bool single;                          /* one call, no more */
+    const ds_json *content;               /* MAY: a JSON Schema that the content fits where there is one; NULL: any text */
+    const char *dsml;                     /* the control token's spelling */
+    const char *block, *call, *parameter; /* names of tags, with the space in front that the dialect wants */
+    const char *const *never;             /* texts that may stand nowhere, beside the beginnings of tags; each begins with '<' */
+    uint32_t n_never;
+} ds_grammar_calls;
+
+/* Messages name the tool: "tool lookup: #/properties/x: …". Nothing of `calls` is needed afterwards. Text read by
+ * ds_grammar_read() has control tokens as their spelling between bytes FF and FE. */
+ds_rc ds_grammar_tools(ds_grammar **out, const ds_grammar_calls *calls, const ds_grammar_opts *opts, ds_err *err);
+
 void ds_grammar_destroy(ds_grammar *g); /* NULL is fine */
 
 /* ---- reading ----------------------------------------------------------------------------------------------------- */
@@ -69,7 +116,8 @@ ds_rc ds_grammar_read(ds_grammar *g, ds_gstate *s, const char *text, size_t n, s
 
 /* ---- tokens ------------------------------------------------------------------------------------------------------ */
 
-/* The ordinary tokens of a vocabulary, by their bytes. Control tokens are none, so no mask allows them. */
+/* The tokens of a vocabulary, by their bytes. Control tokens are allowed only where a grammar names them, never as the
+ * text that they are spelled like; dropped ones (end of sentence, padding) nowhere. */
 typedef struct ds_token_trie ds_token_trie;
 
 /* t isn't needed afterwards. DS_E_NOMEM. About 100 ms and 4 MiB for 128k tokens. */
@@ -81,8 +129,7 @@ uint32_t ds_token_trie_words(const ds_token_trie *t); /* 32-bit words of a mask:
  * the text may end is ds_grammar_accepts(). A grammar is used with one trie. DS_E_AGAIN, DS_E_NOMEM: words are
  * undefined. */
 ds_rc ds_grammar_mask(ds_grammar *g, const ds_token_trie *t, ds_gstate s, uint32_t *words, ds_err *err);
-/* Tokens in order, while they are legal: *taken of n, *s after them. DS_E_AGAIN as above. A control token is never
- * legal. */
+/* Tokens in order, while they are legal: *taken of n, *s after them. DS_E_AGAIN as above. */
 ds_rc ds_grammar_accept(ds_grammar *g, const ds_token_trie *t, ds_gstate *s, const uint32_t *ids, uint32_t n, uint32_t *taken, ds_err *err);
 /* The mask after s and after each legal draft, one every `ld` words: *rows = 1 + the number of drafts before the
  * first illegal one. */

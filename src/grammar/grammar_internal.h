@@ -46,6 +46,7 @@ typedef struct {
     VEC(uint32_t) rules; /* tree of each rule; rule 0 is the start */
     VEC(uint32_t) items; /* of chains */
     ds_buf pool;
+    ds_buf never; /* texts that may stand nowhere, each behind its length (a byte); all begin with '<' */
     ds_grammar_opts opts;
     bool failed; /* out of memory, or: */
     bool large;  /* more than max_nodes trees */
@@ -55,6 +56,8 @@ void ds_forest_init(ds_forest *f, const ds_grammar_opts *opts);
 void ds_forest_free(ds_forest *f);
 uint32_t ds_tree_new(ds_forest *f, ds_tree_kind kind, uint32_t a, uint32_t b);
 uint32_t ds_tree_text(ds_forest *f, const char *p, size_t n);
+uint32_t ds_tree_control(ds_forest *f, const char *spelling); /* one control token */
+uint32_t ds_tree_anything(ds_forest *f);                      /* any number of any characters */
 uint32_t ds_tree_cat(ds_forest *f, uint32_t a, uint32_t b);
 uint32_t ds_tree_alt(ds_forest *f, uint32_t a, uint32_t b); /* T_NONE or b alone where a is T_NONE */
 uint32_t ds_tree_repeat(ds_forest *f, uint32_t a, uint32_t min, uint32_t max);
@@ -80,6 +83,7 @@ ds_rc ds_grammar_build(ds_grammar **out, const ds_forest *f, const char *const *
 typedef struct {
     bool search; /* unanchored: the expression matches somewhere */
     bool json;   /* the text stands inside a JSON string: characters are written as JSON writes them */
+    bool ecma;   /* `.` leaves out every line end that ECMA-262 knows, not only the line feed */
 } ds_regex_opts;
 ds_rc ds_regex_tree(ds_forest *f, const char *p, size_t n, const ds_regex_opts *opts, uint32_t *tree, ds_err *err);
 
@@ -116,12 +120,18 @@ enum { STACK_EMPTY = 0, STACK_OPEN = 1 /* whatever lies below isn't known: for m
 
 /* A state: places (frame, stack) as reached by the last byte, and those from which a byte can be read. */
 typedef struct {
-    uint32_t kernel, n_kernel; /* into words, pairs */
+    uint32_t kernel, n_kernel; /* into words: pairs, and behind them `avoid` */
     uint32_t places, n_places;
-    uint32_t next; /* into words: for each byte class a state, or UNKNOWN */
-    bool ends;     /* the text may end */
-    bool leaves;   /* STACK_OPEN was popped */
+    uint32_t next;  /* into words: for each byte class a state, or UNKNOWN */
+    uint32_t avoid; /* how much of a forbidden text was just read: a row of ds_grammar.avoid */
+    bool ends;      /* the text may end */
+    bool leaves;    /* STACK_OPEN was popped */
 } ds_state;
+
+/* A control token is read as its spelling between two bytes that are in no text. */
+enum { CONTROL_BEGIN = 0xff, CONTROL_END = 0xfe };
+
+#define AVOIDED UINT16_MAX /* a forbidden text is complete */
 
 /* Tokens that may follow a frame whatever the stack, and trie nodes where its rule may end within a token. */
 typedef struct {
@@ -151,6 +161,10 @@ struct ds_grammar {
     VEC(ds_stack) stacks;
     VEC(ds_state) states;
     VEC(ds_head) heads;
+    uint16_t (*avoid)[256]; /* rows of an automaton that finds forbidden texts; NULL: there are none */
+    uint32_t n_avoid;
+    VEC(uint32_t) killed;   /* for each row where its list begins in `kill_ids`, UNKNOWN: not yet made; and its length */
+    VEC(uint32_t) kill_ids; /* tokens that complete a forbidden text */
     ds_table frame_table, stack_table, state_table;
     uint32_t *mark, stamp; /* of nodes, for closures */
     VEC(uint32_t) set;     /* a set under construction */

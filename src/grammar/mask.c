@@ -20,9 +20,9 @@ typedef struct {
 struct ds_token_trie {
     trie_node *nodes; /* in preorder; 0 is the root; one more at the end */
     uint32_t n_nodes, n_tokens, max_depth, n_order;
-    uint32_t *order; /* ids of text tokens, sorted by bytes */
+    uint32_t *order; /* ids that may be allowed, sorted by bytes */
     uint32_t *at;    /* of each id: the offset of its bytes; at[n_tokens] is the end */
-    char *bytes;     /* control tokens have none */
+    char *bytes;
 };
 
 static int compare(const ds_token_trie *t, uint32_t a, uint32_t b)
@@ -74,6 +74,19 @@ static void build_nodes(ds_token_trie *t, uint32_t *open)
     t->nodes[t->n_nodes] = (trie_node){ .first = t->n_order };
 }
 
+/* What the trie holds of a token, but for the bytes around control tokens; NULL: it is never allowed. Bytes that are
+ * in no UTF-8 are kept for those. */
+static const char *token_bytes(const ds_tokenizer *tok, uint32_t id, size_t *len)
+{
+    const char *p = ds_tokenizer_bytes(tok, id, len);
+    ds_token_kind kind = ds_tokenizer_kind(tok, id);
+
+    if ((kind != DS_TOKEN_TEXT && kind != DS_TOKEN_CONTROL) || *len == 0 || *len >= UINT16_MAX - 2 || memchr(p, CONTROL_BEGIN, *len) ||
+        memchr(p, CONTROL_END, *len))
+        return NULL;
+    return p;
+}
+
 ds_rc ds_token_trie_create(ds_token_trie **out, const ds_tokenizer *tok, ds_err *err)
 {
     ds_token_trie *t = calloc(1, sizeof *t);
@@ -86,8 +99,7 @@ ds_rc ds_token_trie_create(ds_token_trie **out, const ds_tokenizer *tok, ds_err 
     t->n_tokens = n;
     for (uint32_t id = 0; id < n; id++) {
         size_t len;
-        ds_tokenizer_bytes(tok, id, &len);
-        total += ds_tokenizer_kind(tok, id) == DS_TOKEN_TEXT && len < UINT16_MAX ? len : 0; /* longer ones are never allowed */
+        total += token_bytes(tok, id, &len) ? len + 2 : 0;
     }
     t->order = malloc(((size_t)n + 1) * sizeof *t->order);
     t->at = malloc(((size_t)n + 1) * sizeof *t->at);
@@ -99,12 +111,18 @@ ds_rc ds_token_trie_create(ds_token_trie **out, const ds_tokenizer *tok, ds_err 
     total = 0;
     for (uint32_t id = 0; id < n; id++) {
         size_t len;
-        const char *p = ds_tokenizer_bytes(tok, id, &len);
+        const char *p = token_bytes(tok, id, &len);
+        bool control = ds_tokenizer_kind(tok, id) == DS_TOKEN_CONTROL;
         t->at[id] = (uint32_t)total;
-        if (ds_tokenizer_kind(tok, id) != DS_TOKEN_TEXT || len == 0 || len >= UINT16_MAX)
+        if (!p)
             continue;
+        if (control)
+            t->bytes[total++] = (char)CONTROL_BEGIN;
         memcpy(t->bytes + total, p, len);
         total += len;
+        if (control)
+            t->bytes[total++] = (char)CONTROL_END;
+        len += control ? 2 : 0;
         t->order[t->n_order++] = id;
         t->max_depth = len > t->max_depth ? (uint32_t)len : t->max_depth;
     }
@@ -266,6 +284,54 @@ static bool add_place(ds_grammar *g, const ds_token_trie *t, uint32_t frame, uin
     }
 }
 
+/* Tokens that complete a forbidden text, `row` of which was read already, into g->kill_ids. Row 0: those that hold a
+ * whole one; every other row then has, beside these, what goes on with its own beginning. */
+static bool make_kill(ds_grammar *g, const ds_token_trie *t, uint32_t row)
+{
+    uint32_t first = g->kill_ids.n;
+    uint16_t *path;
+
+    for (uint32_t i = 0; i < t->n_order && row == 0; i++) { /* forbidden texts begin with '<' */
+        const char *p = t->bytes + t->at[t->order[i]], *end = t->bytes + t->at[t->order[i] + 1];
+        uint32_t at = 0;
+        for (p = memchr(p, '<', (size_t)(end - p)); p && p < end && at != AVOIDED; p++)
+            at = g->avoid[at][(uint8_t)*p];
+        if (at == AVOIDED && !PUSH(g, g->kill_ids, t->order[i]))
+            return false;
+    }
+    path = row ? malloc((t->max_depth + 1) * sizeof *path) : NULL;
+    if (row && !path)
+        return false;
+    if (row)
+        path[0] = (uint16_t)row;
+    for (uint32_t i = 1; i < t->n_nodes && row;) {
+        const trie_node *n = t->nodes + i;
+        uint16_t to = g->avoid[path[n->depth - 1]][n->byte];
+        path[n->depth] = to;
+        for (uint32_t k = n->first; to == AVOIDED && k < t->nodes[n->skip].first; k++)
+            if (!PUSH(g, g->kill_ids, t->order[k])) {
+                free(path);
+                return false;
+            }
+        i = to == 0 || to == AVOIDED ? n->skip : i + 1;
+    }
+    free(path);
+    g->killed.p[2 * row] = first;
+    g->killed.p[2 * row + 1] = g->kill_ids.n - first;
+    return true;
+}
+
+static bool kill(ds_grammar *g, const ds_token_trie *t, uint32_t row, uint32_t *words)
+{
+    if (g->killed.p[2 * row] == UNKNOWN && !make_kill(g, t, row))
+        return false;
+    for (uint32_t i = 0; i < g->killed.p[2 * row + 1]; i++) {
+        uint32_t id = g->kill_ids.p[g->killed.p[2 * row] + i];
+        words[id / 32] &= ~(1u << id % 32);
+    }
+    return true;
+}
+
 ds_rc ds_grammar_mask(ds_grammar *g, const ds_token_trie *t, ds_gstate s, uint32_t *words, ds_err *err)
 {
     ds_state at = g->states.p[s];
@@ -277,6 +343,8 @@ ds_rc ds_grammar_mask(ds_grammar *g, const ds_token_trie *t, ds_gstate s, uint32
     for (uint32_t i = 0; i < at.n_kernel; i += 2)
         if (!add_place(g, t, g->words.p[at.kernel + i], g->words.p[at.kernel + i + 1], words))
             return ds_grammar_failed(g, err);
+    if (g->avoid && !(kill(g, t, 0, words) && (at.avoid == 0 || kill(g, t, at.avoid, words))))
+        return ds_grammar_failed(g, err);
     return DS_OK;
 }
 

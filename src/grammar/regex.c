@@ -358,7 +358,7 @@ static uint32_t atom(parser *r)
         return class_(r);
     if (eat(r, ".")) {
         add(r, &s, '\n', '\n');
-        if (r->o->json) { /* ECMA-262's line ends */
+        if (r->o->json || r->o->ecma) {
             add(r, &s, '\r', '\r');
             add(r, &s, 0x2028, 0x2029);
         }
@@ -406,6 +406,8 @@ static uint32_t anything(parser *r)
 {
     ds_set s = { 0 };
 
+    if (!r->o->json)
+        return ds_tree_anything(r->f);
     add(r, &s, 0, 0x10ffff);
     return ds_tree_repeat(r->f, class_tree(r, &s), 0, TREE_UNBOUNDED);
 }

@@ -1,31 +1,11 @@
 /* Grammars: the language of each front end, masks against a try of every token, bounds. */
-#include "test.h"
+#include "oracle.h"
 
 #include "fault.h"
-#include "grammar/grammar.h"
-
-static ds_tokenizer *tok;
-static ds_token_trie *trie;
 
 static ds_rc open_regex(ds_grammar **g, const char *s, ds_err *err)
 {
     return ds_grammar_regex(g, s, strlen(s), NULL, err);
-}
-
-typedef struct {
-    size_t at;
-    bool match;
-} verdict;
-
-static verdict judge(ds_grammar *g, const char *s, size_t n)
-{
-    ds_gstate at = ds_grammar_start(g);
-    ds_err err = { 0 };
-    verdict v;
-
-    assert_ok(ds_grammar_read(g, &at, s, n, &v.at, &err));
-    v.match = v.at == n && ds_grammar_accepts(g, at);
-    return v;
 }
 
 static void regex_language(void **state)
@@ -110,44 +90,6 @@ static void regex_refusals(void **state)
         assert_refused(open_regex(&g, cases[i][0], &err), DS_E_ARG, cases[i][1]);
         assert_null(g);
     }
-}
-
-/* The mask is the set of tokens that can be read, in every state along members; and accept agrees with it. */
-static void masks_are_exact(ds_grammar *g, const char *what)
-{
-    uint32_t words = ds_token_trie_words(trie), *got = calloc(words, 4);
-    ds_err err = { 0 };
-    ds_buf b = { 0 };
-
-    for (uint64_t i = 0; i < 6; i++) {
-        ds_gstate s = ds_grammar_start(g);
-        size_t taken;
-        ds_buf_clear(&b);
-        assert_ok(ds_grammar_sample(g, 7, i, &b, &err));
-        for (size_t at = 0;; at++) {
-            assert_ok(ds_grammar_mask(g, trie, s, got, &err));
-            for (uint32_t id = 0; id < ds_tokenizer_size(tok); id++) {
-                size_t n;
-                const char *p = ds_tokenizer_bytes(tok, id, &n);
-                ds_gstate to = s;
-                bool want = ds_tokenizer_kind(tok, id) == DS_TOKEN_TEXT && n;
-                if (want) {
-                    assert_ok(ds_grammar_read(g, &to, p, n, &taken, &err));
-                    want = taken == n;
-                }
-                if (want != (got[id / 32] >> id % 32 & 1))
-                    fail_msg("%s after '%.*s': token %u, mask %d", what, (int)at, ds_buf_str(&b), id, !want);
-            }
-            if (at == b.len || at == 40)
-                break;
-            assert_ok(ds_grammar_read(g, &s, b.p + at, 1, &taken, &err));
-            assert_int_equal(taken, 1);
-        }
-        if (b.len <= 40)
-            assert_true(ds_grammar_accepts(g, s));
-    }
-    free(got);
-    ds_buf_free(&b);
 }
 
 static void regex_masks(void **state)
@@ -270,6 +212,24 @@ static void schema_masks(void **state)
         masks_are_exact(g, schemas[i]);
         ds_grammar_destroy(g);
     }
+}
+
+static void any_json(void **state)
+{
+    static const ds_grammar_opts compact = { .compact = true };
+    ds_grammar *g;
+    ds_err err = { 0 };
+
+    (void)state;
+    assert_ok(ds_grammar_json(&g, true, NULL, &err));
+    assert_true(judge(g, "{\"a\": [1, {}]}", 14).match);
+    assert_int_equal(judge(g, "[1]", 3).at, 0);
+    masks_are_exact(g, "any object");
+    ds_grammar_destroy(g);
+    assert_ok(ds_grammar_json(&g, false, &compact, &err));
+    assert_true(judge(g, "[1,null]", 8).match);
+    assert_int_equal(judge(g, "[1, 2]", 6).at, 3);
+    ds_grammar_destroy(g);
 }
 
 static void schema_refusals(void **state)
@@ -426,21 +386,12 @@ static void no_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(regex_language),  cmocka_unit_test(regex_refusals), cmocka_unit_test(regex_masks),
-        cmocka_unit_test(draft_masks),     cmocka_unit_test(choices),        cmocka_unit_test(schema_masks),
-        cmocka_unit_test(schema_refusals), cmocka_unit_test(schema_hostile), cmocka_unit_test(bounds),
-        cmocka_unit_test(ebnf_language),   cmocka_unit_test(ebnf_refusals),  cmocka_unit_test(no_memory),
+        cmocka_unit_test(regex_language), cmocka_unit_test(regex_refusals),  cmocka_unit_test(regex_masks),
+        cmocka_unit_test(draft_masks),    cmocka_unit_test(choices),         cmocka_unit_test(schema_masks),
+        cmocka_unit_test(any_json),       cmocka_unit_test(schema_refusals), cmocka_unit_test(schema_hostile),
+        cmocka_unit_test(bounds),         cmocka_unit_test(ebnf_language),   cmocka_unit_test(ebnf_refusals),
+        cmocka_unit_test(no_memory),
     };
-    ds_err err = { 0 };
-    int failed;
 
-    if (ds_tokenizer_open(&tok, DS_TEST_ROOT "/models/demo/tokenizer.json", &err) != DS_OK ||
-        ds_token_trie_create(&trie, tok, &err) != DS_OK) {
-        fprintf(stderr, "%s\n", err.msg);
-        return 1;
-    }
-    failed = cmocka_run_group_tests(tests, NULL, NULL);
-    ds_token_trie_destroy(trie);
-    ds_tokenizer_destroy(tok);
-    return failed;
+    return oracle_main(tests, sizeof tests / sizeof *tests);
 }

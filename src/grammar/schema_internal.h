@@ -1,0 +1,118 @@
+/* JSON Schema to trees: what the files of that front end share.
+ *
+ * json_schema.c combines schemas to values; schema_string.c, schema_number.c and schema_object.c write the values of
+ * one type each; tools.c writes calls of tools, whose parameters are values. Functions return trees; after a refusal
+ * (`bad`) any tree will do. */
+#ifndef DS_GRAMMAR_SCHEMA_INTERNAL_H
+#define DS_GRAMMAR_SCHEMA_INTERNAL_H
+
+#include <string.h>
+
+#include "grammar/grammar_internal.h"
+
+enum {
+    MOST_PARTS = 32,
+    MOST_VALUES = 20000, /* lists of parts compiled: combinations of alternatives multiply */
+    DEEPEST = 200,
+    LONGEST_NAME = 256,
+    MOST_WORK = 200000, /* constants judged, pairs of alternatives compared */
+    MOST_NAMES = 4000,  /* of an object */
+    MOST_MULTIPLES = 2000,
+    LARGEST_DIVISOR = 1000,
+};
+
+enum { NULL_ = 1, BOOLEAN = 2, INTEGER = 4, FRACTION = 8, STRING = 16, ARRAY = 32, OBJECT = 64, ALL = 127 };
+
+typedef struct {
+    const ds_json *s;
+    bool ref, all, any, one; /* these keywords are dealt with */
+} part;
+
+typedef struct {
+    part p[MOST_PARTS];
+    uint32_t n;
+} parts;
+
+typedef struct {
+    const ds_json *target, *root; /* a schema, and what its references lead into; NULL: no schema's */
+    const char *name;
+    bool done;
+} ref_rule;
+
+typedef struct {
+    ds_forest f;
+    const ds_json *root;
+    const struct ds_grammar_calls *calls; /* how calls are written; NULL: there are none */
+    const char *label;                    /* what `root` is, for messages; NULL: the JSON Schema */
+    ds_err *err;
+    bool bad;
+    bool call;      /* an object's members are written as parameters of a call */
+    bool raw;       /* strings are written as they are, without quotes and escapes */
+    ref_rule *refs; /* of rules 0 .. f.rules.n */
+    uint32_t n_refs, cap_refs;
+    uint32_t any_rule, string_rule, char_rule, rest_rule, raw_rule, raw_char_rule; /* 0: not made yet */
+    uint32_t values, depth, work;
+    uint32_t space; /* white space between tokens */
+} schema;
+
+/* ---- trees ---- */
+
+/* Refuses the schema; the message begins with the JSON pointer of `at`. Returns 0. */
+uint32_t schema_refuse(schema *c, const ds_json *at, const char *what);
+uint32_t schema_regex(schema *c, const char *p);                          /* an expression of ours */
+uint32_t schema_rule(schema *c, const ds_json *target, const char *name); /* a new one, for rule_set */
+void schema_forget(schema *c, uint32_t from); /* rules from there on may lack their trees: nobody calls them any more */
+void schema_rule_set(schema *c, uint32_t rule, uint32_t tree);
+
+static inline uint32_t text(schema *c, const char *s)
+{
+    return ds_tree_text(&c->f, s, strlen(s));
+}
+
+static inline uint32_t none(schema *c)
+{
+    return ds_tree_new(&c->f, T_NONE, 0, 0);
+}
+
+static inline uint32_t cat(schema *c, uint32_t a, uint32_t b)
+{
+    return ds_tree_cat(&c->f, a, b);
+}
+
+static inline uint32_t alt(schema *c, uint32_t a, uint32_t b)
+{
+    return ds_tree_alt(&c->f, a, b);
+}
+
+static inline uint32_t maybe(schema *c, uint32_t a)
+{
+    return ds_tree_repeat(&c->f, a, 0, 1);
+}
+
+/* ---- values ---- */
+
+uint32_t schema_value(schema *c, const parts *in);                           /* one that fits all parts */
+void schema_join(schema *c, parts *to, const ds_json *s, const ds_json *at); /* adds a part; NULL: none */
+uint32_t schema_types(schema *c, const ds_json *s);                          /* NULL_ | … that one part admits */
+/* The narrowest bounds that two keywords give together; false: there are none. */
+bool schema_count(const parts *in, const char *lower, const char *upper, uint64_t *min, uint64_t *max);
+
+uint32_t schema_string(schema *c, const parts *in);
+uint32_t schema_any_string(schema *c);
+uint32_t schema_character(schema *c);  /* of a string, as written */
+uint32_t schema_plain_rest(schema *c); /* characters that are written as themselves, any number of them */
+uint32_t schema_quoted(schema *c, uint32_t inside);
+uint32_t schema_number(schema *c, const parts *in, bool fractions);
+/* "<DSML parameter name="…" string="…">value</DSML parameter>": `name` is what stands in the quotes. */
+uint32_t schema_parameter(schema *c, uint32_t name, const parts *of);
+uint32_t schema_array(schema *c, const parts *in);
+uint32_t schema_object(schema *c, const parts *in);
+
+/* ---- whole grammars ---- */
+
+void schema_begin(schema *c, const ds_grammar_opts *opts, ds_err *err);
+void schema_rules(schema *c); /* makes the rules that references call */
+/* Builds, and frees everything. */
+ds_rc schema_end(schema *c, ds_grammar **out, const char *what);
+
+#endif

@@ -1,0 +1,323 @@
+/* Arrays and objects of a JSON Schema. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/utf8.h"
+#include "grammar/schema_internal.h"
+#include "schema/schema.h"
+
+/* What stands between elements or members. */
+static uint32_t comma(schema *c)
+{
+    if (c->call)
+        return text(c, "\n");
+    return cat(c, cat(c, c->space, text(c, ",")), c->space);
+}
+
+/* Element i of arrays: what each part says of it. */
+static uint32_t element(schema *c, const parts *in, size_t i, bool rest)
+{
+    parts of = { .n = 0 };
+
+    for (uint32_t k = 0; k < in->n; k++) {
+        const ds_json *s = in->p[k].s, *items = ds_json_get(s, "items"), *first = ds_json_get(s, "prefixItems"), *e = NULL;
+        if (ds_json_is(items, DS_JSON_ARRAY)) { /* before 2020-12 */
+            first = items;
+            items = ds_json_get(s, "additionalItems");
+        }
+        if (!rest)
+            e = ds_json_at(first, i);
+        schema_join(c, &of, e ? e : items, s);
+    }
+    return schema_value(c, &of);
+}
+
+uint32_t schema_array(schema *c, const parts *in)
+{
+    uint64_t min, max;
+    size_t prefix = 0, shown;
+    uint32_t t, sep = comma(c), rest;
+
+    schema_count(in, "minItems", "maxItems", &min, &max);
+    for (uint32_t i = 0; i < in->n; i++) {
+        const ds_json *items = ds_json_get(in->p[i].s, "items"), *first = ds_json_get(in->p[i].s, "prefixItems");
+        first = ds_json_is(items, DS_JSON_ARRAY) ? items : first;
+        if (ds_json_is(first, DS_JSON_ARRAY) && first->n > prefix)
+            prefix = first->n;
+        if (ds_json_is(ds_json_get(in->p[i].s, "uniqueItems"), DS_JSON_TRUE) && max > 1)
+            return schema_refuse(c, ds_json_get(in->p[i].s, "uniqueItems"), "uniqueItems is not supported for more than one element");
+    }
+    if (min > max)
+        return none(c);
+    if (min > c->f.opts.max_nodes || (max != UINT64_MAX && max > c->f.opts.max_nodes)) {
+        c->f.failed = c->f.large = true;
+        return 0;
+    }
+    shown = prefix < max ? prefix : (size_t)max;
+    if (max > prefix) {
+        rest = element(c, in, 0, true);
+        uint32_t least = min > prefix ? (uint32_t)(min - prefix) : 0, most = max == UINT64_MAX ? TREE_UNBOUNDED : (uint32_t)(max - prefix);
+        if (prefix) {
+            t = ds_tree_repeat(&c->f, cat(c, sep, rest), least, most);
+        } else {
+            t = cat(c, rest, ds_tree_repeat(&c->f, cat(c, sep, rest), least ? least - 1 : 0, most == TREE_UNBOUNDED ? most : most - 1));
+            t = least ? t : maybe(c, t);
+        }
+    } else {
+        t = 0;
+    }
+    for (size_t i = shown; i-- > 0;) {
+        t = cat(c, element(c, in, i, false), t);
+        t = i ? cat(c, sep, t) : t;
+        t = i < min ? t : maybe(c, t);
+    }
+    return cat(c, cat(c, text(c, "["), c->space), cat(c, t, cat(c, c->space, text(c, "]"))));
+}
+
+typedef struct {
+    const ds_json **p; /* members of `properties`, or strings of `required`: unique names */
+    uint32_t n;
+} names;
+
+static const char *name_of(const ds_json *k, uint32_t *n)
+{
+    *n = k->key ? k->key_len : k->text_len;
+    return k->key ? k->key : k->text;
+}
+
+static int name_compare(const void *a, const void *b)
+{
+    uint32_t n, m;
+    const char *p = name_of(*(const ds_json *const *)a, &n), *q = name_of(*(const ds_json *const *)b, &m);
+    int c = memcmp(p, q, n < m ? n : m);
+
+    return c ? c : (n > m) - (n < m);
+}
+
+/* The characters behind `at` bytes of the sorted names[0..n): any but those of a name. */
+static uint32_t other_than(schema *c, const ds_json *const *list, uint32_t n, uint32_t at)
+{
+    ds_set others = { 0 };
+    uint32_t t = 0, i = 0;
+    bool ends = false;
+
+    if (n == 0)
+        return schema_plain_rest(c);
+    t = none(c);
+    while (i < n) {
+        uint32_t len, k, cp = 0;
+        const char *p = name_of(list[i], &len);
+        size_t bytes;
+        if (len == at) {
+            ends = true;
+            i++;
+            continue;
+        }
+        bytes = ds_utf8_decode(p + at, len - at, &cp);
+        for (k = i + 1; k < n; k++) {
+            uint32_t m;
+            const char *q = name_of(list[k], &m);
+            if (m < at + bytes || memcmp(p, q, at + bytes) != 0)
+                break;
+        }
+        if (cp >= 0x20 && cp != '"' && cp != '\\') { /* a name with others can't be written here */
+            t = alt(c, t, cat(c, ds_tree_text(&c->f, p + at, bytes), other_than(c, list + i, k - i, at + (uint32_t)bytes)));
+            c->f.failed |= !ds_set_add(&others, cp, cp);
+        }
+        i = k;
+    }
+    c->f.failed |=
+        !(ds_set_add(&others, 0, 0x1f) && ds_set_add(&others, '"', '"') && ds_set_add(&others, '\\', '\\') && ds_set_invert(&others));
+    t = alt(c, t, cat(c, ds_tree_class(&c->f, &others), schema_plain_rest(c)));
+    free(others.p);
+    return ends ? t : maybe(c, t);
+}
+
+/* What the parts say of the member with this name; false: one forbids it. */
+static bool member(schema *c, const parts *in, const char *name, uint32_t n, parts *out)
+{
+    out->n = 0;
+    for (uint32_t i = 0; i < in->n; i++) {
+        const ds_json *s = in->p[i].s, *own = ds_json_get(ds_json_get(s, "properties"), name);
+        const ds_json *patterns = ds_json_get(s, "patternProperties");
+        bool known = own != NULL;
+        schema_join(c, out, own, s);
+        for (const ds_json *p = patterns ? patterns->child : NULL; p; p = p->next)
+            if (ds_schema_pattern_matches((ds_str){ p->key, p->key_len }, (ds_str){ name, n })) {
+                schema_join(c, out, p, s);
+                known = true;
+            }
+        if (!known)
+            schema_join(c, out, ds_json_get(s, "additionalProperties"), s);
+    }
+    for (uint32_t i = 0; i < out->n; i++)
+        if (out->p[i].s->type == DS_JSON_FALSE)
+            return false;
+    return true;
+}
+
+static bool required_by(const parts *in, const char *name)
+{
+    for (uint32_t i = 0; i < in->n; i++) {
+        const ds_json *list = ds_json_get(in->p[i].s, "required");
+        for (const ds_json *r = list ? list->child : NULL; r; r = r->next)
+            if (ds_json_str_eq(r, name))
+                return true;
+    }
+    return false;
+}
+
+/* A member: its key as written between the quotes, and what fits. */
+static uint32_t member_tree(schema *c, uint32_t key, const parts *of)
+{
+    uint32_t colon;
+
+    if (c->call)
+        return schema_parameter(c, key, of);
+    colon = cat(c, c->space, cat(c, text(c, ":"), c->space));
+    return cat(c, schema_quoted(c, key), cat(c, colon, schema_value(c, of)));
+}
+
+/* Members that are none of the names: the tree, or 0 when there may be none. */
+static uint32_t extra(schema *c, const parts *in, names *known)
+{
+    const ds_json *pattern = NULL, *owner = NULL;
+    parts of = { .n = 0 };
+    uint32_t key;
+    bool open = known->n == 0;
+
+    for (uint32_t i = 0; i < in->n; i++) {
+        const ds_json *patterns = ds_json_get(in->p[i].s, "patternProperties"), *more = ds_json_get(in->p[i].s, "additionalProperties");
+        for (const ds_json *p = patterns ? patterns->child : NULL; p; p = p->next) {
+            if (pattern)
+                return schema_refuse(c, p, "more than one pattern in patternProperties is not supported");
+            pattern = p;
+            owner = in->p[i].s;
+        }
+        open |= more != NULL;
+    }
+    for (uint32_t i = 0; i < in->n; i++) {
+        const ds_json *more = ds_json_get(in->p[i].s, "additionalProperties");
+        if (in->p[i].s == owner)
+            more = pattern;
+        if (ds_json_is(more, DS_JSON_FALSE))
+            return 0;
+        schema_join(c, &of, more, in->p[i].s);
+    }
+    if (pattern) {
+        const ds_regex_opts inside = { .search = true, .json = true, .ecma = true };
+        for (uint32_t i = 0; i < known->n; i++) {
+            uint32_t n;
+            const char *name = name_of(known->p[i], &n);
+            if (ds_schema_pattern_matches((ds_str){ pattern->key, pattern->key_len }, (ds_str){ name, n }))
+                return schema_refuse(c, pattern, "a pattern that a declared property matches is not supported");
+        }
+        if (c->call)
+            return schema_refuse(c, pattern, "patternProperties of a call's parameters are not supported");
+        if (ds_regex_tree(&c->f, pattern->key, pattern->key_len, &inside, &key, c->err) != DS_OK) {
+            ds_err why = *c->err;
+            return schema_refuse(c, pattern, why.msg);
+        }
+        return member_tree(c, key, &of);
+    }
+    if (!open)
+        return 0;
+    for (uint32_t i = 0; i < known->n; i++)
+        if (known->p[i]->key ? known->p[i]->key_len > LONGEST_NAME : known->p[i]->text_len > LONGEST_NAME)
+            return schema_refuse(c, known->p[i], "a name of more than 256 bytes beside additionalProperties is not supported");
+    if (known->n)
+        qsort(known->p, known->n, sizeof *known->p, name_compare);
+    else if (!c->call)
+        return cat(c, schema_any_string(c), cat(c, cat(c, c->space, cat(c, text(c, ":"), c->space)), schema_value(c, &of)));
+    return member_tree(c, other_than(c, known->p, known->n, 0), &of);
+}
+
+static bool known_already(const names *k, const ds_json *v)
+{
+    for (uint32_t i = 0; i < k->n; i++)
+        if (name_compare(&k->p[i], &v) == 0)
+            return true;
+    return false;
+}
+
+static bool collect(schema *c, const parts *in, names *k)
+{
+    size_t most = 0;
+
+    for (uint32_t i = 0; i < in->n; i++) {
+        const ds_json *a = ds_json_get(in->p[i].s, "properties"), *b = ds_json_get(in->p[i].s, "required");
+        most += (a ? a->n : 0) + (b ? b->n : 0);
+    }
+    if (most > MOST_NAMES)
+        return schema_refuse(c, in->p[0].s, "more than 4000 names in one object are not supported"), false;
+    *k = (names){ .p = malloc((most + 1) * sizeof *k->p) };
+    if (!k->p) {
+        c->f.failed = true;
+        return false;
+    }
+    for (int pass = 0; pass < 2; pass++)
+        for (uint32_t i = 0; i < in->n; i++) {
+            const ds_json *list = ds_json_get(in->p[i].s, pass ? "required" : "properties");
+            for (const ds_json *v = list ? list->child : NULL; v; v = v->next)
+                if ((pass == 0 && in->n == 1) || !known_already(k, v))
+                    k->p[k->n++] = v;
+        }
+    return true;
+}
+
+uint32_t schema_object(schema *c, const parts *in)
+{
+    names k;
+    uint32_t *items, n = 0, at, t = 0;
+
+    if (!collect(c, in, &k))
+        return 0;
+    items = malloc((2 * (size_t)k.n + 2) * sizeof *items);
+    c->f.failed |= !items;
+    for (uint32_t i = 0; i < k.n && items && !c->bad; i++) {
+        uint32_t len;
+        const char *name = name_of(k.p[i], &len);
+        bool needed = required_by(in, name);
+        parts of;
+        ds_buf b = { 0 };
+        if (memchr(name, 0, len)) {
+            schema_refuse(c, k.p[i], "a name with a NUL is not supported");
+            break;
+        }
+        if (!member(c, in, name, len, &of)) {
+            if (needed)
+                t = none(c);
+            continue;
+        }
+        if (c->call) {
+            if (memchr(name, '"', len)) {
+                schema_refuse(c, k.p[i], "a parameter's name with a quote is not supported");
+                break;
+            }
+            ds_buf_put(&b, name, len);
+        } else {
+            ds_json_write_str(&b, name, len, DS_JSON_COMPACT);
+            b.len -= b.len > 0;
+        }
+        c->f.failed |= b.oom;
+        items[2 + 2 * n] = member_tree(c, ds_tree_text(&c->f, ds_buf_str(&b) + !c->call, b.len - !c->call), &of);
+        items[3 + 2 * n] = needed;
+        ds_buf_free(&b);
+        n++;
+    }
+    if (items && !c->bad) {
+        uint32_t body;
+        items[0] = comma(c);
+        items[1] = extra(c, in, &k);
+        at = c->f.items.n;
+        for (uint32_t i = 0; i < 2 * n + 2; i++)
+            ds_forest_item(&c->f, items[i]);
+        body = ds_tree_new(&c->f, T_CHAIN, at, n);
+        if (!c->call)
+            body = cat(c, cat(c, text(c, "{"), c->space), cat(c, body, cat(c, c->space, text(c, "}"))));
+        t = t ? t : body;
+    }
+    free(items);
+    free(k.p);
+    return t;
+}
