@@ -23,6 +23,7 @@ typedef struct {
 
 size_t ds_cuda_scratch_bytes(const ds_kern_limits *lim);
 
+ds_rows_fn ds_rows_cuda;
 ds_linear_fn ds_linear_cuda;
 ds_dequant_fn ds_dequant_cuda;
 ds_rmsnorm_fn ds_rmsnorm_cuda;
@@ -32,6 +33,8 @@ ds_swiglu_fn ds_swiglu_cuda;
 ds_gelu_fn ds_gelu_cuda;
 ds_argmax_fn ds_argmax_cuda;
 ds_copy_fn ds_copy_cuda;
+ds_scatter_fn ds_scatter_cuda;
+ds_finite_fn ds_finite_cuda;
 ds_embed_fn ds_embed_cuda;
 ds_mhc_fn ds_mhc_cuda;
 ds_stream_mean_fn ds_stream_mean_cuda;
@@ -53,12 +56,14 @@ ds_engram_fuse_fn ds_engram_fuse_cuda;
 ds_rope2d_fn ds_rope2d_cuda;
 ds_vit_attention_fn ds_vit_attention_cuda;
 ds_cells_fn ds_cells_cuda;
+ds_sample_fn ds_sample_cuda;
 
 /* What the largest call of an op takes from scratch. */
 size_t ds_linear_cuda_scratch(const ds_kern_limits *lim);
 size_t ds_experts_cuda_scratch(const ds_kern_limits *lim);
 size_t ds_index_topk_cuda_scratch(const ds_kern_limits *lim);
 size_t ds_mhc_cuda_scratch(const ds_kern_limits *lim);
+size_t ds_sample_cuda_scratch(const ds_kern_limits *lim);
 
 #ifdef __cplusplus
 }

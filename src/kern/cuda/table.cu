@@ -10,7 +10,7 @@ static size_t larger(size_t a, size_t b)
 
 size_t ds_cuda_scratch_bytes(const ds_kern_limits *lim)
 {
-    return larger(larger(ds_linear_cuda_scratch(lim), ds_experts_cuda_scratch(lim)),
+    return larger(larger(larger(ds_linear_cuda_scratch(lim), ds_experts_cuda_scratch(lim)), ds_sample_cuda_scratch(lim)),
                   larger(ds_index_topk_cuda_scratch(lim), ds_mhc_cuda_scratch(lim)));
 }
 
@@ -19,6 +19,7 @@ void ds_cuda_use(ds_kern *k)
     memset(k, 0, sizeof *k);
     k->name = "cuda";
     k->scratch_bytes = ds_cuda_scratch_bytes;
+    k->rows = ds_rows_cuda;
     k->linear = ds_linear_cuda;
     k->dequant = ds_dequant_cuda;
     k->rmsnorm = ds_rmsnorm_cuda;
@@ -28,6 +29,8 @@ void ds_cuda_use(ds_kern *k)
     k->gelu = ds_gelu_cuda;
     k->argmax = ds_argmax_cuda;
     k->copy = ds_copy_cuda;
+    k->scatter = ds_scatter_cuda;
+    k->finite = ds_finite_cuda;
     k->embed = ds_embed_cuda;
     k->mhc = ds_mhc_cuda;
     k->stream_mean = ds_stream_mean_cuda;
@@ -49,4 +52,5 @@ void ds_cuda_use(ds_kern *k)
     k->rope2d = ds_rope2d_cuda;
     k->vit_attention = ds_vit_attention_cuda;
     k->cells = ds_cells_cuda;
+    k->sample = ds_sample_cuda;
 }

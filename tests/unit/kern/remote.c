@@ -179,6 +179,62 @@ static ds_kv_view view(const ds_kv_view *v, const ds_step *st, bool written)
         end(#name);           \
     } while (0)
 
+static void rows(ds_exec *e, const ds_op_rows *a)
+{
+    ds_exec *x = begin(e);
+    ds_op_rows b = *a;
+    size_t rows = 0, blocks = 0, from = 0, seqs = a->n_seqs, word = sizeof(uint32_t);
+    for (uint32_t s = 0; s < a->n_seqs; s++) {
+        const ds_seq_rows *q = &a->seq[s];
+        rows += q->count;
+        blocks = q->block0 + q->n_blocks > blocks ? q->block0 + q->n_blocks : blocks;
+        for (uint32_t k = 0; k < q->count; k++) {
+            size_t row = q->pos0 + (int32_t)k >= q->src_pos ? q->src_row + (size_t)(q->pos0 + (int32_t)k - q->src_pos) : 0;
+            from = row >= from ? row + 1 : from;
+        }
+    }
+    b.seq = in(a->seq, seqs * sizeof *a->seq);
+    b.block = in(a->block, blocks * word);
+    b.id_in = in(a->id_in, rows * word);
+    b.dead_in = a->id_in ? NULL : in(a->dead_in, from);
+    b.pos = io(a->pos, rows * word);
+    b.id = io(a->id, rows * word);
+    b.of_seq = io(a->of_seq, rows * word);
+    b.index = io(a->index, rows * word);
+    b.dead = io(a->dead, rows);
+    b.row0 = io(a->row0, seqs * word);
+    b.count = io(a->count, seqs * word);
+    b.slot = io(a->slot, seqs * word);
+    b.tail = io(a->tail, seqs * word);
+    b.blocks = io(a->blocks, seqs * a->blocks_ld * word);
+    b.pos0 = io(a->pos0, seqs * word);
+    b.win_lo = io(a->win_lo, seqs * word);
+    b.dec_lo = io(a->dec_lo, seqs * word);
+    b.store_from = io(a->store_from, seqs * word);
+    RUN(rows);
+}
+
+static void scatter(ds_exec *e, const ds_op_scatter *a)
+{
+    ds_exec *x = begin(e);
+    ds_op_scatter b = *a;
+    size_t upto = 0;
+    for (size_t i = 0; i < a->n; i++)
+        upto = a->off[i] + a->bytes > upto ? a->off[i] + a->bytes : upto;
+    b.dst = io(a->dst, upto);
+    b.off = in(a->off, a->n * sizeof *a->off);
+    b.src = in(a->src, a->n * a->bytes);
+    RUN(scatter);
+}
+
+static void all_finite(ds_exec *e, const ds_op_finite *a)
+{
+    ds_exec *x = begin(e);
+    ds_op_finite b = *a;
+    b.x = in(a->x, span(a->rows, a->ldx, a->n));
+    RUN(finite);
+}
+
 static void linear(ds_exec *e, const ds_op_linear *a)
 {
     ds_exec *x = begin(e);
@@ -567,6 +623,34 @@ static void cells(ds_exec *e, const ds_op_cells *a)
     RUN(cells);
 }
 
+static void sample(ds_exec *e, const ds_op_sample *a)
+{
+    ds_exec *x = begin(e);
+    ds_op_sample b = *a;
+    ds_sample_rows *seq = calloc(a->n_seqs + (size_t)1, sizeof *seq);
+    size_t rows = 0;
+
+    if (!seq)
+        die("sample", "out of memory");
+    for (uint32_t s = 0; s < a->n_seqs; s++) {
+        ds_sample_rows *q = &seq[s];
+        *q = a->seq[s];
+        rows = q->row + q->n > rows ? q->row + q->n : rows;
+        q->how.bias = in(q->how.bias, q->how.n_bias * sizeof *q->how.bias);
+        q->how.stop = in(q->how.stop, q->how.n_stop * sizeof *q->how.stop);
+        q->how.n_output = range_of(q->how.n_output, a->vocab * sizeof *q->how.n_output, !a->id);
+        q->how.in_prompt = in(q->how.in_prompt, a->vocab);
+        q->allowed = in(q->allowed, (a->vocab + 31) / 32 * sizeof *q->allowed);
+    }
+    b.seq = in(seq, a->n_seqs * sizeof *seq);
+    b.logits = in(a->logits, span(rows, a->ld, a->vocab));
+    b.id = io(a->id, a->n_seqs * sizeof *a->id);
+    b.out = a->id ? NULL : io(a->out, a->n_seqs * sizeof *a->out);
+    b.top = a->id ? NULL : io(a->top, (size_t)a->n_seqs * DS_MAX_DRAWS * DS_MAX_TOP * sizeof *a->top);
+    RUN(sample);
+    free(seq);
+}
+
 /* ---- the table ---- */
 
 void remote_close(void)
@@ -595,6 +679,7 @@ ds_rc remote_open(ds_kern *k, ds_device *d, ds_err *err)
     }
     *k = (ds_kern){ .name = d->k.name,
                     .scratch_bytes = d->k.scratch_bytes,
+                    .rows = rows,
                     .linear = linear,
                     .dequant = dequant,
                     .rmsnorm = rmsnorm,
@@ -604,6 +689,8 @@ ds_rc remote_open(ds_kern *k, ds_device *d, ds_err *err)
                     .gelu = gelu,
                     .argmax = argmax,
                     .copy = copy,
+                    .scatter = scatter,
+                    .finite = all_finite,
                     .embed = embed,
                     .mhc = mhc,
                     .stream_mean = stream_mean,
@@ -624,6 +711,7 @@ ds_rc remote_open(ds_kern *k, ds_device *d, ds_err *err)
                     .engram_fuse = engram_fuse,
                     .rope2d = rope2d,
                     .vit_attention = vit_attention,
-                    .cells = cells };
+                    .cells = cells,
+                    .sample = sample };
     return DS_OK;
 }

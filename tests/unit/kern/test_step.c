@@ -132,6 +132,15 @@ static void what_is_not_finite_is_found(void **state)
     }
 }
 
+/* On the CPU of the same bits. */
+static void same_logprob(float got, float want)
+{
+    if (tested_device && strcmp(tested_device->name, "cpu") != 0)
+        assert_true(fabs((double)got - (double)want) <= 1e-6 * (1.0 + fabs((double)want)));
+    else
+        assert_memory_equal(&got, &want, sizeof got);
+}
+
 /* Drafts that equal the draw at their place stand; what stands is what drawing row after row gives, counts included. */
 static void drafts_never_change_what_is_drawn(void **state)
 {
@@ -204,8 +213,11 @@ static void drafts_never_change_what_is_drawn(void **state)
             float lp;
             ds_logprob t[2];
             ds_logprobs(logits + (seq[s].row + i) * V, V, out[s].token[i], &lp, t, seq[s].n_top);
-            assert_memory_equal(&out[s].logprob[i], &lp, sizeof lp);
-            assert_memory_equal(&top[(s * DS_MAX_DRAWS + i) * DS_MAX_TOP], t, seq[s].n_top * sizeof *t);
+            same_logprob(out[s].logprob[i], lp);
+            for (uint32_t k = 0; k < seq[s].n_top; k++) {
+                assert_int_equal(top[(s * DS_MAX_DRAWS + i) * DS_MAX_TOP + k].id, t[k].id);
+                same_logprob(top[(s * DS_MAX_DRAWS + i) * DS_MAX_TOP + k].logprob, t[k].logprob);
+            }
         }
     }
     assert_true(longest > 2);
@@ -223,6 +235,68 @@ static void drafts_never_change_what_is_drawn(void **state)
     }
     memset(counts, 0, sizeof counts);
     memset(want_counts, 0, sizeof want_counts);
+}
+
+/* Ties over whole ranges, distributions of every width, and every rule at once, in a vocabulary of a real size. */
+static void draws_from_a_large_vocabulary(void **state)
+{
+    variant *v = *state;
+    enum { V = 20011, KINDS = 4, RULES = 7, N = KINDS * RULES, DRAWS = 3 };
+    static const ds_token_bias bias[] = { { 5, 20.0f }, { 9, 3.0f }, { 5, -100.0f }, { 9, 15.0f }, { V - 1, 12.0f } };
+    static const int32_t stop[] = { 9, 11 };
+    static const ds_draw rules[RULES] = {
+        { .temperature = 1.0, .top_p = 1.0 },
+        { .temperature = 1.0, .top_p = 0.95, .top_k = 40 },
+        { .temperature = 3.0, .top_p = 0.5 },
+        { .temperature = 1.5, .top_p = 1.0, .top_k = 5000, .min_p = 0.01 },
+        { .temperature = 0.02, .top_p = 0.999 },
+        { .temperature = 2.0, .top_p = 0.9, .top_k = V - 2, .n_bias = 5, .bias = bias, .stop_upto = 100, .n_stop = 2, .stop = stop },
+        { .temperature = 0.0, .top_p = 1.0, .n_bias = 5, .bias = bias, .stop_upto = 100, .n_stop = 2, .stop = stop },
+    };
+    static float logits[KINDS * V], logit[V];
+    static ds_draw_cand cands[V];
+    static double prob[V];
+    static uint32_t count[V], allowed[(V + 31) / 32];
+    static uint8_t prompt[V];
+    static ds_sample_rows seq[N];
+    static ds_drawn out[N];
+    ds_draw_scratch tmp = { logit, cands, prob };
+    uint64_t rnd = 11;
+
+    for (uint32_t i = 0; i < V; i++) {
+        logits[i] = 4.0f * random_normal(&rnd);
+        logits[V + i] = 1.25f;                                           /* all the same */
+        logits[2 * V + i] = (float)(next_random(&rnd) % 8) * 0.5f;       /* a few values */
+        logits[3 * V + i] = i == 7 ? 50.0f : -30.0f * random_unit(&rnd); /* one stands out */
+        count[i] = i % 50 == 0;
+        prompt[i] = i % 3 == 0;
+        allowed[i / 32] |= (i % 7 ? 1u : 0u) << (i % 32);
+    }
+    for (uint32_t s = 0; s < N; s++) {
+        ds_sample_rows *q = &seq[s];
+        *q = (ds_sample_rows){ .how = rules[s % RULES], .row = s / RULES, .n = 1, .allowed = s % 3 ? NULL : allowed };
+        q->how.seed = 77 + s;
+        q->how.repetition_penalty = 1.0;
+        if (s % 2) {
+            q->how.repetition_penalty = 1.3;
+            q->how.presence_penalty = 0.25;
+            q->how.n_output = count;
+            q->how.in_prompt = prompt;
+        }
+    }
+    for (uint32_t k = 0; k < DRAWS; k++) {
+        for (uint32_t s = 0; s < N; s++) { /* one at a time: all count in the same table */
+            int32_t want;
+            memset(count, 0, sizeof count);
+            for (uint32_t i = 0; i < V; i += 50)
+                count[i] = 1;
+            seq[s].index = k;
+            assert_true(ds_draw_token(&seq[s].how, V, &tmp, logits + seq[s].row * V, seq[s].allowed, k, &want));
+            v->k.sample(&v->e, &(ds_op_sample){ .logits = logits, .ld = V, .vocab = V, .seq = &seq[s], .n_seqs = 1, .out = &out[s] });
+            if (out[s].n != 1 || out[s].token[0] != want)
+                fail_msg("rule %u, logits %u, draw %u: token %d, expected %d", s % RULES, s / RULES, k, out[s].token[0], want);
+        }
+    }
 }
 
 static void a_mask_that_forbids_all_ends_it(void **state)
@@ -245,6 +319,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(records_go_to_their_places),
         cmocka_unit_test(what_is_not_finite_is_found),
         cmocka_unit_test(drafts_never_change_what_is_drawn),
+        cmocka_unit_test(draws_from_a_large_vocabulary),
         cmocka_unit_test(a_mask_that_forbids_all_ends_it),
     };
     return ds_test_every_variant(tests, argc, argv);
