@@ -74,8 +74,8 @@ typedef struct {
     uint32_t kv_blocks;     /* blocks of 128 tokens; 0 = what memory_bytes leaves, or 4 full-length shares */
     uint32_t saved_states;  /* recent-state pool: window states kept for hits and preemption; 0 = 2 x max_running */
     uint32_t prefills;      /* prompts in progress at a time; 0 = 4 */
-    uint64_t memory_bytes;  /* the plan may not exceed it; 0 = not checked */
-    uint64_t kv_memory;     /* bytes of host memory for prefixes that leave the device's blocks; 0 = none. Part of memory_bytes */
+    uint64_t memory_bytes;  /* the plan's `device` may not exceed it; 0 = unbounded */
+    uint64_t kv_memory;     /* bytes of host memory for prefixes that leave the device's blocks; 0 = none. Part of the plan */
     uint32_t state_ttl_ms;  /* a saved state not used for so long is dropped; 0 = 600,000 */
     uint32_t target_tbt_us; /* wanted time between tokens: prefill chunks get what decoding leaves of it; 0 = none */
     uint32_t ageing_ms;     /* waiting so long is worth one priority level; 0 = 1,000 */

@@ -188,6 +188,7 @@ typedef struct {
     uint64_t block_bytes, slot_bytes;
     uint64_t host_kv;                                         /* bytes of that memory; in `total` */
     uint64_t kv, states, tails, tables, buffers, host, total; /* bytes */
+    uint64_t device;                                          /* of that, in the memory that memory_bytes bounds: a GPU's own, or all */
     uint64_t kv_tokens;                                       /* that all blocks together hold */
 } ds_gen_plan;
 

@@ -22,7 +22,8 @@ enum { DS_LLM_STOP_IDS = 16 };
 
 /* Zero means the default that is named. */
 typedef struct {
-    const char *kernels;  /* "ref", "avx2", "avx512", "amx"; NULL = the best here */
+    const char *device;   /* "cpu", "cuda", "cuda:N"; "auto" = a GPU where there is one; the CPU */
+    const char *kernels;  /* of the CPU: "ref", "avx2", "avx512", "amx"; NULL = the best here */
     ds_engine_mode mode;  /* CED */
     bool bf16;            /* activations; f32 */
     bool pin;             /* helper threads stay each on a CPU of its own, unless there are more threads than CPUs; no */
@@ -42,7 +43,8 @@ const ds_tokenizer *ds_llm_tokenizer(const ds_llm *l);
 const int32_t *ds_llm_stop_ids(const ds_llm *l, size_t *n); /* ids that end a text: generation_config.json, else config.json */
 uint32_t ds_llm_context(const ds_llm *l);                   /* tokens of prompt and output that one sequence may have */
 uint32_t ds_llm_vocab(const ds_llm *l);
-int32_t ds_llm_bos(const ds_llm *l); /* goes in front of raw text */
+const char *ds_llm_device(const ds_llm *l); /* that it runs on: "cpu", "cuda:0" */
+int32_t ds_llm_bos(const ds_llm *l);        /* goes in front of raw text */
 
 /* How this model wants pictures prepared and laid out, and the id that stands for their positions in a prompt
  * (ds_request_expand_images). False: it takes none. */

@@ -229,11 +229,11 @@ class LLM:
     """A model directory, opened. speculate: "auto", "off" or drafts a step; never changes a text. Threads: calls of generate() wait for each other; prompts
     of one call run together, max_num_seqs at a time. Close it, or use it in a with statement."""
 
-    def __init__(self, model, *, mode="ced", dtype="float32", kernels=None, threads=None, max_model_len=None, max_num_seqs=16, speculate="auto"):
+    def __init__(self, model, *, mode="ced", dtype="float32", device="cpu", kernels=None, threads=None, max_model_len=None, max_num_seqs=16, speculate="auto"):
         self._as_parameter_, self._lock, self._next = None, threading.Lock(), 0
         self._lent = {}  # embeddings that the engine may still read, by request
         self._c = E.load()
-        o = E.LlmOpts(None if kernels is None else bytes_of(kernels), _choice(MODES, mode, "mode"), _choice(DTYPES, dtype, "dtype"), False, _u(threads or 0, "threads", 31),
+        o = E.LlmOpts(bytes_of(device), None if kernels is None else bytes_of(kernels), _choice(MODES, mode, "mode"), _choice(DTYPES, dtype, "dtype"), False, _u(threads or 0, "threads", 31),
                       _u(max_model_len or 0, "max_model_len", 31), _u(max_num_seqs, "max_num_seqs", 31), _drafts(speculate))
         err, opened = Err(), C.c_void_p()
         check(self._c.ds_llm_open(opened, bytes_of(str(model)), o, err), err)

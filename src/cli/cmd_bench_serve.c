@@ -21,7 +21,7 @@
 #include "cli/model_cli.h"
 
 typedef struct {
-    const char *model, *which, *trace, *tokens;
+    const char *model, *which, *trace, *tokens, *device;
     int kernels, mode;
     int64_t threads, requests, concurrency, prompt, output, target_us, seed;
     double rate;
@@ -106,6 +106,7 @@ static const ds_opt table[] = {
       .max = 0x1p62,
       .help = "of prompts and arrivals" },
     DS_CLI_OPT_MODE(offsetof(options, mode), "ced", "prefill"),
+    DS_CLI_OPT_DEVICE(offsetof(options, device)),
     DS_CLI_OPT_KERNELS(offsetof(options, kernels)),
     DS_CLI_OPT_THREADS(offsetof(options, threads)),
     DS_CLI_OPT_PIN(offsetof(options, pin)),
@@ -677,7 +678,8 @@ int ds_cmd_bench_serve(int argc, char **argv)
             rc = case_host(&b, 1024, &err);
     }
     if (rc == DS_OK && o.model)
-        rc = ds_cli_model_open(&b.m, o.model, ds_cli_kernels(o.kernels), &(ds_pool_opts){ .n_threads = (uint32_t)o.threads, .pin = o.pin },
+        rc = ds_cli_model_open(&b.m, o.model,
+                               &(ds_llm_place){ o.device, ds_cli_kernels(o.kernels), { .n_threads = (uint32_t)o.threads, .pin = o.pin } },
                                &err);
     if (rc == DS_OK && o.model) {
         const ds_config *c = ds_model_config(b.m.model);

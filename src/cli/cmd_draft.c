@@ -9,7 +9,7 @@
 #include "cli/model_cli.h"
 
 typedef struct {
-    const char *model, *tokens;
+    const char *model, *tokens, *device;
     int64_t chunk, threads;
     int mode, act, kernels;
     bool json;
@@ -21,6 +21,7 @@ static const ds_opt table[] = {
     DS_CLI_OPT_MODE(offsetof(options, mode), "exact", "how the prompt is processed"),
     DS_CLI_OPT_CHUNK(offsetof(options, chunk)),
     DS_CLI_OPT_ACT(offsetof(options, act)),
+    DS_CLI_OPT_DEVICE(offsetof(options, device)),
     DS_CLI_OPT_KERNELS(offsetof(options, kernels)),
     DS_CLI_OPT_THREADS(offsetof(options, threads)),
     { .name = "json", .type = DS_OPT_FLAG, .offset = offsetof(options, json), .help = "one JSON object instead of a table" },
@@ -126,7 +127,8 @@ int ds_cmd_draft(int argc, char **argv)
     if (wrong)
         return ds_cli_wrong("draft", "%s", err.msg);
     if (rc == DS_OK)
-        rc = ds_cli_model_open(&m, o.model, ds_cli_kernels(o.kernels), &(ds_pool_opts){ .n_threads = (uint32_t)o.threads }, &err);
+        rc = ds_cli_model_open(&m, o.model, &(ds_llm_place){ o.device, ds_cli_kernels(o.kernels), { .n_threads = (uint32_t)o.threads } },
+                               &err);
     if (rc == DS_OK) {
         c = ds_model_config(m.model);
         rc = ds_cli_ids_check(&ids, c->vocab_size, &err);

@@ -6,17 +6,19 @@
 
 #include "base/json.h"
 #include "cli/cli.h"
-#include "cli/options.h"
+#include "cli/model_cli.h"
+#include "kern/device.h"
 #include "model/model.h"
 
 typedef struct {
-    const char *model;
+    const char *model, *device;
     int64_t context, batch, rows;
     bool json;
 } options;
 
 static const ds_opt table[] = {
     DS_CLI_OPT_MODEL(offsetof(options, model)),
+    DS_CLI_OPT_DEVICE(offsetof(options, device)),
     { "context", DS_OPT_INT, offsetof(options, context), "0", "TOKENS", "plan for sequences of this length; 0 = the model's limit",
       .min = 0, .max = UINT32_MAX },
     { "batch", DS_OPT_INT, offsetof(options, batch), "1", "N", "plan for this many sequences at a time", .min = 1, .max = 65536 },
@@ -40,21 +42,6 @@ typedef struct {
     uint64_t largest_context;                     /* that fits, 0: none does */
     bool fits;
 } plan;
-
-/* Memory that a new process may take, from the kernel's own estimate; 0 if it can't be read. */
-static uint64_t available_bytes(void)
-{
-    char line[128];
-    uint64_t kib = 0;
-    FILE *f = fopen("/proc/meminfo", "re");
-
-    while (f && fgets(line, sizeof line, f))
-        if (sscanf(line, "MemAvailable: %" SCNu64, &kib) == 1)
-            break;
-    if (f)
-        fclose(f);
-    return kib * 1024;
-}
 
 /* Everything that must be resident: what a run takes, and the weights but for the Engram tables, of which a step
  * touches a few rows. */
@@ -81,7 +68,7 @@ static void make_plan(plan *p, const ds_model *m, const options *o)
     };
     p->n_blocks = (uint64_t)o->batch * ((p->opts.max_context + (uint64_t)lay.block_tokens - 1) / lay.block_tokens);
     p->weights = st.file_bytes - st.kind_bytes[DS_KIND_ENGRAM_TABLE];
-    p->available = available_bytes();
+    p->available = ds_llm_available_bytes(m);
     p->total = bytes_for(m, &p->opts, p->weights, &p->size);
     p->fits = p->total <= p->available;
 
@@ -261,8 +248,9 @@ int ds_cmd_inspect(int argc, char **argv)
 
     if (status >= 0)
         return status;
-    if (ds_model_open(&m, o.model, &(ds_model_opts){ .no_data = true }, &err) != DS_OK)
+    if (ds_model_open(&m, o.model, &(ds_model_opts){ .device_name = o.device, .no_data = true }, &err) != DS_OK)
         return ds_cli_fail(argv[0], &err);
+    ds_cli_say_device(o.device, ds_model_device(m)->name);
     if (o.context > ds_model_config(m)->max_position_embeddings) {
         ds_fail(&err, DS_E_ARG, "--context %" PRId64 " exceeds the model's limit of %u tokens", o.context,
                 ds_model_config(m)->max_position_embeddings);

@@ -7,7 +7,7 @@
 #include "format/npy.h"
 
 typedef struct {
-    const char *model, *tokens, *out;
+    const char *model, *tokens, *out, *device;
     int64_t chunk, last, threads, replay;
     int mode, act, kernels;
 } options;
@@ -40,6 +40,7 @@ static const ds_opt table[] = {
       .max = 1 << 30,
       .help = "ced mode: run P tokens, forget window state, continue from the cached entries" },
     DS_CLI_OPT_ACT(offsetof(options, act)),
+    DS_CLI_OPT_DEVICE(offsetof(options, device)),
     DS_CLI_OPT_KERNELS(offsetof(options, kernels)),
     DS_CLI_OPT_THREADS(offsetof(options, threads)),
     { 0 },
@@ -133,7 +134,8 @@ int ds_cmd_logits(int argc, char **argv)
     }
     last = o.last ? (uint32_t)o.last : o.mode == MODE_CED ? 1 : ids.n;
     if (rc == DS_OK)
-        rc = ds_cli_model_open(&m, o.model, ds_cli_kernels(o.kernels), &(ds_pool_opts){ .n_threads = (uint32_t)o.threads }, &err);
+        rc = ds_cli_model_open(&m, o.model, &(ds_llm_place){ o.device, ds_cli_kernels(o.kernels), { .n_threads = (uint32_t)o.threads } },
+                               &err);
     if (rc == DS_OK)
         rc = check(&o, ds_model_config(m.model), &ids, last, &err);
     if (rc == DS_OK)

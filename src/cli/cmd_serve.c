@@ -19,8 +19,8 @@
 #include "server/server.h"
 
 typedef struct {
-    const char *model, *cache_dir, *host, *unix_path, *admin, *tls_cert, *tls_key, *cors, *keys, *prefix, *responses_db, *access_log, *otlp,
-        *speculate, *replay, *config;
+    const char *model, *device, *cache_dir, *host, *unix_path, *admin, *tls_cert, *tls_key, *cors, *keys, *prefix, *responses_db,
+        *access_log, *otlp, *speculate, *replay, *config;
     ds_opt_list names, set;
     int mode, act, kernels, encoding, log_level, thinking, unknown_members;
     bool dump_config, no_tcp, strict_model, image_urls, metrics_auth, prefix_cache, quiet, pin;
@@ -65,7 +65,8 @@ static const ds_opt table[] = {
     { .name = "speculate", .type = DS_OPT_STR, O(speculate), .def = "auto", .arg = "auto|off|N", .help = "draft tokens verified a step; never changes the text" },
     { .name = "mode", .type = DS_OPT_ENUM, O(mode), .def = "ced", .arg = "NAME", .choices = "exact|ced", .help = "all layers on the whole prompt, or the decoder on its end only" },
     { .name = "act", .type = DS_OPT_ENUM, O(act), .def = "f32", .arg = "NAME", .choices = "f32|bf16", .help = "activations" },
-    { .name = "kernels", .type = DS_OPT_ENUM, O(kernels), .def = "best", .arg = "NAME", .choices = DS_CLI_KERNELS, .help = "instruction set" },
+    DS_CLI_OPT_DEVICE(offsetof(options, device)),
+    DS_CLI_OPT_KERNELS(offsetof(options, kernels)),
     { .name = "threads", .type = DS_OPT_INT, O(threads), .arg = "N", .min = 1, .max = 1024, .help = "threads of the model (default: one for each CPU)" },
     DS_CLI_OPT_PIN(offsetof(options, pin)),
     { .name = "engines", .type = DS_OPT_INT, O(engines), .def = "1", .arg = "N", .min = 1, .max = DS_GEN_MANY_MAX, .help = "engines on the one model; they share its threads, --memory, --kv-memory, --max-running, --max-requests and --prefills" },
@@ -198,7 +199,7 @@ static uint32_t share(int64_t v, const options *o)
 static ds_rc fit_memory(ds_engine_opts *eo, const ds_model *m, const options *o, ds_err *err)
 {
     ds_gen_plan plan;
-    uint64_t most = ds_llm_available_bytes() / 10 * 7 / (uint64_t)o->engines;
+    uint64_t most = ds_llm_available_bytes(m) / 10 * 7 / (uint64_t)o->engines;
     uint32_t low = 1, high;
     ds_rc rc;
 
@@ -206,7 +207,7 @@ static ds_rc fit_memory(ds_engine_opts *eo, const ds_model *m, const options *o,
     if (o->memory)
         return ds_engine_plan_get(&plan, m, eo, err);
     rc = ds_engine_plan_get(&plan, m, eo, err);
-    if (rc != DS_OK || plan.total <= most)
+    if (rc != DS_OK || plan.device <= most)
         return rc;
     eo->memory_bytes = most;
     rc = ds_engine_plan_get(&plan, m, eo, err);
@@ -321,7 +322,8 @@ static ds_rc open_engines(service *s, ds_engine_opts *eo, ds_config *config, ds_
     if (o->engines > threads)
         return ds_fail(err, DS_E_ARG, "--engines %" PRId64 ": each needs a thread of the model, there %s %" PRId64 " (--threads)",
                        o->engines, threads == 1 ? "is" : "are", threads);
-    rc = ds_cli_model_open(&s->m, o->model, ds_cli_kernels(o->kernels), &(ds_pool_opts){ .n_threads = (uint32_t)o->threads, .pin = o->pin },
+    rc = ds_cli_model_open(&s->m, o->model,
+                           &(ds_llm_place){ o->device, ds_cli_kernels(o->kernels), { .n_threads = (uint32_t)o->threads, .pin = o->pin } },
                            err);
     if (rc != DS_OK)
         return rc;

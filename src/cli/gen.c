@@ -32,6 +32,7 @@ int ds_cli_speculate(int *out, const char *word, const char *command)
 ds_rc ds_cli_gen_open(ds_cli_gen *g, const ds_cli_gen_opts *o, int speculate, uint32_t parallel, ds_err *err)
 {
     const ds_llm_opts lo = {
+        .device = o->device,
         .kernels = ds_cli_kernels(o->kernels),
         .mode = o->mode == 0 ? DS_ENGINE_EXACT : DS_ENGINE_CED,
         .bf16 = o->act == 1,
@@ -48,6 +49,7 @@ ds_rc ds_cli_gen_open(ds_cli_gen *g, const ds_cli_gen_opts *o, int speculate, ui
     rc = ds_llm_open(&g->llm, o->model, &lo, err);
     if (rc != DS_OK)
         return rc;
+    ds_cli_say_device(o->device, ds_llm_device(g->llm));
     g->model = ds_llm_model(g->llm);
     g->tokenizer = ds_llm_tokenizer(g->llm);
     g->engine = ds_llm_engine(g->llm);

@@ -11,7 +11,7 @@
 #include "cli/model_cli.h"
 
 typedef struct {
-    const char *model, *speculate;
+    const char *model, *speculate, *device;
     int mode, act, kernels;
     int64_t threads, parallel, chunk, context, max_tokens, min_tokens, top_k, seed;
     bool ignore_eos, pin;
@@ -46,6 +46,7 @@ typedef struct {
       .help = "draft tokens verified a step; never changes the text" }, \
     DS_CLI_OPT_MODE(offsetof(options_type, g.mode), "ced", "all layers on the whole prompt, or the decoder on its end only"), \
     DS_CLI_OPT_ACT(offsetof(options_type, g.act)), \
+    DS_CLI_OPT_DEVICE(offsetof(options_type, g.device)), \
     DS_CLI_OPT_KERNELS(offsetof(options_type, g.kernels)), \
     DS_CLI_OPT_THREADS(offsetof(options_type, g.threads)), \
     DS_CLI_OPT_PIN(offsetof(options_type, g.pin)), \

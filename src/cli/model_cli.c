@@ -6,13 +6,31 @@
 
 #include "base/json.h"
 #include "base/file.h"
-#include "llm/parts.h"
+#include "kern/device.h"
 
 enum { IDS_FILE_MAX_BYTES = 256 << 20, IDS_MAX = 64 << 20 };
 
-ds_rc ds_cli_model_open(ds_cli_model *m, const char *dir, const char *kernels, const ds_pool_opts *team, ds_err *err)
+void ds_cli_say_device(const char *asked, const char *name)
 {
-    return ds_llm_open_model(&m->pool, &m->model, dir, kernels, team, err);
+    if (strcmp(asked, "auto") != 0)
+        return;
+    fprintf(stderr, "device: %s", name);
+    for (size_t i = 0; ds_device_kinds[i]; i++) {
+        const char *why;
+        if (ds_device_kinds[i]->probe(&why) > 0)
+            break;
+        fprintf(stderr, " (no %s: %s)", ds_device_kinds[i]->name, why);
+    }
+    fputc('\n', stderr);
+}
+
+ds_rc ds_cli_model_open(ds_cli_model *m, const char *dir, const ds_llm_place *place, ds_err *err)
+{
+    ds_rc rc = ds_llm_open_model(&m->pool, &m->model, dir, place, err);
+
+    if (rc == DS_OK && place->device)
+        ds_cli_say_device(place->device, ds_model_device(m->model)->name);
+    return rc;
 }
 
 void ds_cli_model_close(ds_cli_model *m)

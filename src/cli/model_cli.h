@@ -5,6 +5,7 @@
 #include "base/pool.h"
 #include "cli/cli.h"
 #include "cli/options.h"
+#include "llm/parts.h"
 #include "model/model.h"
 
 typedef struct {
@@ -12,9 +13,11 @@ typedef struct {
     ds_model *model;
 } ds_cli_model;
 
-/* The team of threads and the model with the kernels wanted (NULL: the best). The token map for Engram comes from the
- * directory's tokenizer.json when the checkpoint has none. On failure nothing is held. */
-ds_rc ds_cli_model_open(ds_cli_model *m, const char *dir, const char *kernels, const ds_pool_opts *team, ds_err *err);
+/* The team of threads and the model. The token map for Engram comes from the directory's tokenizer.json when the
+ * checkpoint has none. What "auto" took is said on standard error. On failure nothing is held. */
+ds_rc ds_cli_model_open(ds_cli_model *m, const char *dir, const ds_llm_place *place, ds_err *err);
+/* Says what `asked` (an option's value) became, if that was "auto": the device, and why none that comes first. */
+void ds_cli_say_device(const char *asked, const char *name);
 void ds_cli_model_close(ds_cli_model *m);
 
 typedef struct {

@@ -12,8 +12,10 @@
 #define DS_CLI_OPT_MODE(at, def_, help_) \
     { .name = "mode", .type = DS_OPT_ENUM, .offset = at, .def = def_, .arg = "NAME", .choices = "exact|ced", .help = help_ }
 #define DS_CLI_OPT_ACT(at) { .name = "act", .type = DS_OPT_ENUM, .offset = at, .def = "f32", .arg = "NAME", .choices = "f32|bf16", .help = "activations" }
+#define DS_CLI_OPT_DEVICE(at) \
+    { .name = "device", .type = DS_OPT_STR, .offset = at, .def = "cpu", .arg = "cpu|cuda[:N]|auto", .help = "what the model computes on; auto: a GPU where there is one" }
 #define DS_CLI_OPT_KERNELS(at) \
-    { .name = "kernels", .type = DS_OPT_ENUM, .offset = at, .def = "best", .arg = "NAME", .choices = DS_CLI_KERNELS, .help = "instruction set" }
+    { .name = "kernels", .type = DS_OPT_ENUM, .offset = at, .def = "best", .arg = "NAME", .choices = DS_CLI_KERNELS, .help = "instruction set of the CPU" }
 #define DS_CLI_OPT_THREADS(at) \
     { .name = "threads", .type = DS_OPT_INT, .offset = at, .arg = "N", .min = 1, .max = 1024, .help = "threads (default: one for each CPU)" }
 #define DS_CLI_OPT_PIN(at) \

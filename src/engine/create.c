@@ -9,6 +9,7 @@
 #include "base/mem.h"
 #include "engine/create_internal.h"
 #include "engine/engine_internal.h"
+#include "kern/device.h"
 #include "model/model.h"
 
 static uint32_t or_default(uint32_t v, uint32_t def)
@@ -158,6 +159,7 @@ static bool model_bytes(ds_gen_plan *p, const ds_model *m, const ds_engine_opts 
     p->buffers = rs.buffers + rs.scratch;
     p->host = host_bytes(o, p) + rs.stage;
     p->total = rs.total + host_bytes(o, p) + p->host_kv;
+    p->device = ds_model_device(m)->fn->room ? rs.total - rs.stage : p->total;
     return true;
 }
 
@@ -170,12 +172,12 @@ static uint32_t blocks_within(ds_gen_plan *p, const ds_model *m, const ds_engine
 
     o.max_context = context;
     o.kv_blocks = least;
-    if (!model_bytes(p, m, &o) || p->total > opts->memory_bytes)
+    if (!model_bytes(p, m, &o) || p->device > opts->memory_bytes)
         return 0;
-    one = p->total;
+    one = p->device;
     o.kv_blocks = least + 1;
     if (model_bytes(p, m, &o))
-        block = p->total - one;
+        block = p->device - one;
     more = block ? (opts->memory_bytes - one) / block : 0;
     return more > (1u << 28) ? 1u << 28 : least + (uint32_t)more;
 }
@@ -194,7 +196,7 @@ static ds_rc choose_blocks(ds_gen_plan *p, const ds_model *m, ds_engine_opts *o,
         return DS_OK;
     }
     if (o->kv_blocks) {
-        if (model_bytes(p, m, o) && p->total <= o->memory_bytes)
+        if (model_bytes(p, m, o) && p->device <= o->memory_bytes)
             return DS_OK;
     } else if ((o->kv_blocks = blocks_within(p, m, o, o->max_context)) != 0) {
         return DS_OK;

@@ -73,6 +73,9 @@ typedef struct {
      * read mapped files where they are, and vectors and tables on the heap too. */
     ds_rc (*place)(ds_device *d, ds_mem *mem, ds_mat *m, ds_mat_use use, ds_err *err);
     ds_rc (*place_experts)(ds_device *d, ds_mem *mem, ds_mat *w1, ds_mat *w3, ds_mat *w2, uint32_t n, ds_err *err);
+
+    /* Bytes of device memory that nobody has taken, and all. NULL: device memory is the host's. */
+    ds_rc (*room)(ds_device *d, uint64_t *left, uint64_t *all, ds_err *err);
 } ds_device_fns;
 
 struct ds_device {
@@ -90,7 +93,7 @@ typedef struct {
 
 typedef struct {
     const char *name;
-    /* How many of them this machine has; 0: *why says what is missing (constant text). Quick, and no error. */
+    /* How many of them this machine has; 0: *why says what is missing, until this thread's next call. Quick, and no error. */
     uint32_t (*probe)(const char **why);
     ds_rc (*create)(ds_device **out, uint32_t index, const ds_device_opts *o, ds_err *err);
 } ds_device_kind;

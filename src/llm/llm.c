@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "kern/device.h"
 #include "llm/parts.h"
 
 struct ds_llm {
@@ -45,11 +46,11 @@ static ds_rc open_tokenizer(ds_llm *l, const char *dir, ds_err *err)
 /* The plan must fit into what is free. Without a context given, a smaller one is taken. */
 static ds_rc fit(const ds_llm *l, ds_engine_opts *eo, bool context_given, ds_err *err)
 {
-    uint64_t available = ds_llm_available_bytes();
+    uint64_t available = ds_llm_available_bytes(l->model);
     ds_gen_plan plan;
     ds_rc rc = ds_engine_plan_get(&plan, l->model, eo, err);
 
-    if (rc != DS_OK || plan.total <= available)
+    if (rc != DS_OK || plan.device <= available)
         return rc;
     eo->memory_bytes = available; /* now the number of blocks is what this leaves */
     rc = ds_engine_plan_get(&plan, l->model, eo, err);
@@ -96,7 +97,7 @@ ds_rc ds_llm_open(ds_llm **out, const char *dir, const ds_llm_opts *opts, ds_err
     if (!l)
         return ds_fail(err, DS_E_NOMEM, "out of memory");
     l->bf16 = o.bf16;
-    rc = ds_llm_open_model(&l->pool, &l->model, dir, o.kernels, &(ds_pool_opts){ .n_threads = o.threads, .pin = o.pin }, err);
+    rc = ds_llm_open_model(&l->pool, &l->model, dir, &(ds_llm_place){ o.device, o.kernels, { .n_threads = o.threads, .pin = o.pin } }, err);
     if (rc == DS_OK)
         rc = open_tokenizer(l, dir, err);
     if (rc == DS_OK)
@@ -145,6 +146,11 @@ const int32_t *ds_llm_stop_ids(const ds_llm *l, size_t *n)
 uint32_t ds_llm_context(const ds_llm *l)
 {
     return l->context;
+}
+
+const char *ds_llm_device(const ds_llm *l)
+{
+    return ds_model_device(l->model)->name;
 }
 
 uint32_t ds_llm_vocab(const ds_llm *l)

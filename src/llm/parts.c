@@ -40,13 +40,14 @@ ds_rc ds_llm_token_map(void *ctx, const char *dir, int32_t *map, uint32_t vocab,
     return rc;
 }
 
-ds_rc ds_llm_open_model(ds_pool **pool, ds_model **model, const char *dir, const char *kernels, const ds_pool_opts *team, ds_err *err)
+ds_rc ds_llm_open_model(ds_pool **pool, ds_model **model, const char *dir, const ds_llm_place *place, ds_err *err)
 {
     long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
-    ds_model_opts o = { .kernels = kernels,
+    ds_model_opts o = { .device_name = place->device,
+                        .kernels = place->kernels,
                         .token_map = ds_llm_token_map,
                         .memory_bytes = pages > 0 && page > 0 ? (uint64_t)pages * (uint64_t)page : 0 };
-    ds_rc rc = ds_pool_create(pool, team, err);
+    ds_rc rc = ds_pool_create(pool, &place->team, err);
 
     *model = NULL;
     if (rc != DS_OK)
@@ -121,12 +122,15 @@ ds_rc ds_llm_identity(ds_engine_identity *out, const ds_model *m, const char *di
     return ds_model_digest(out->model, m, dir, how, info, err);
 }
 
-size_t ds_llm_available_bytes(void)
+uint64_t ds_llm_available_bytes(const ds_model *m)
 {
     char line[128];
-    uint64_t kib = UINT64_MAX / 1024;
-    FILE *f = fopen("/proc/meminfo", "re");
+    uint64_t kib = UINT64_MAX / 1024, left;
+    FILE *f;
 
+    if (ds_model_room(m, &left))
+        return left;
+    f = fopen("/proc/meminfo", "re");
     while (f && fgets(line, sizeof line, f))
         if (sscanf(line, "MemAvailable: %" SCNu64, &kib) == 1)
             break;

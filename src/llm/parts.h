@@ -7,9 +7,16 @@
 #include "base/pool.h"
 #include "model/model.h"
 
-/* The team of threads and on it the model with the kernels wanted (NULL: the best). The token map for Engram comes
- * from the directory's tokenizer.json when the checkpoint has none. On failure both are NULL. */
-ds_rc ds_llm_open_model(ds_pool **pool, ds_model **model, const char *dir, const char *kernels, const ds_pool_opts *team, ds_err *err);
+/* What a model computes on. */
+typedef struct {
+    const char *device;  /* as in ds_model_opts.device_name */
+    const char *kernels; /* of the CPU; NULL: the best */
+    ds_pool_opts team;
+} ds_llm_place;
+
+/* The team of threads and on it the model. The token map for Engram comes from the directory's tokenizer.json when
+ * the checkpoint has none. On failure both are NULL. */
+ds_rc ds_llm_open_model(ds_pool **pool, ds_model **model, const char *dir, const ds_llm_place *place, ds_err *err);
 const ds_model *ds_llm_model(const ds_llm *l);
 
 /* DS_E_FORMAT: the directory's tokenizer hasn't just the ids that config.json says. */
@@ -22,7 +29,8 @@ ds_rc ds_llm_read_stop_ids(int32_t ids[DS_LLM_STOP_IDS], size_t *n_ids, const ch
  * for ds_model_digest. */
 ds_rc ds_llm_identity(ds_engine_identity *out, const ds_model *m, const char *dir, const char *dialect, const ds_model_digest_opts *how,
                       ds_model_digest_info *info, ds_err *err);
-/* Memory that this process may take, by the kernel's own estimate; SIZE_MAX if it can't be read. */
-size_t ds_llm_available_bytes(void);
+/* Memory that a model's engines and towers may take: what its device has left, or by the kernel's own estimate what
+ * this process may take (UINT64_MAX if it can't be read). */
+uint64_t ds_llm_available_bytes(const ds_model *m);
 
 #endif

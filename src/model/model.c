@@ -14,7 +14,7 @@ ds_rc ds_model_open(ds_model **out, const char *dir, const ds_model_opts *opts, 
         return ds_fail(err, DS_E_NOMEM, "model: out of memory");
     m->no_data = o.no_data;
     m->dev = o.device;
-    rc = o.device ? DS_OK : ds_device_open(&m->own, "cpu", &(ds_device_opts){ o.kernels }, err);
+    rc = o.device ? DS_OK : ds_device_open(&m->own, o.device_name ? o.device_name : "cpu", &(ds_device_opts){ o.kernels }, err);
     if (!m->dev)
         m->dev = m->own;
     if (rc == DS_OK)
@@ -61,6 +61,18 @@ const ds_topology *ds_model_topology(const ds_model *m)
 const char *ds_model_kernels(const ds_model *m)
 {
     return m->dev->k.name;
+}
+
+bool ds_model_room(const ds_model *m, uint64_t *left)
+{
+    uint64_t all;
+
+    *left = 0;
+    if (!m->dev->fn->room)
+        return false;
+    if (m->dev->fn->room(m->dev, left, &all, NULL) != DS_OK)
+        *left = 0;
+    return true;
 }
 
 void ds_model_stat(const ds_model *m, ds_model_stats *out)

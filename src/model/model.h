@@ -47,10 +47,12 @@ typedef struct ds_runner ds_runner;
 /* ---- the model ---- */
 
 typedef struct {
-    struct ds_device *device; /* what computes and holds the weights; borrowed until close. NULL: the CPU */
+    struct ds_device *device; /* what computes and holds the weights; borrowed until close. NULL: it is opened by name and owned */
+    const char *device_name;  /* without `device`: "cpu" (NULL), "cuda", "cuda:N", "auto" (ds_device_open) */
     const char *kernels;      /* of the CPU, without `device`: NULL = best here; "ref", "avx2", "avx512", "amx" */
     ds_pool *pool;            /* for the scan of values and for packing; NULL: the calling thread. Not kept */
-    uint64_t memory_bytes;    /* of the machine; 0: unknown. A model is refused when its weights, Engram tables aside, are more than that */
+    uint64_t memory_bytes;    /* of the machine; 0: unknown. A model is refused when its weights, Engram tables aside, are more than that,
+                                 or more than a device with memory of its own has left */
     uint64_t scan_bytes;      /* embedding and Engram tables of this size or more are checked row by row as they are read; 0 = 64 MiB */
     bool no_data;             /* check config and tensor headers only, read no tensor data (inspect); such a model can't run */
 
@@ -71,6 +73,8 @@ void ds_model_close(ds_model *m);                     /* NULL is fine; no run ma
 const ds_config *ds_model_config(const ds_model *m); /* valid until close, like all that follow */
 const ds_topology *ds_model_topology(const ds_model *m);
 const char *ds_model_kernels(const ds_model *m); /* the variant in use: "ref", ... */
+/* Memory that runners can still be given, where the device has its own; false: they take the host's. */
+bool ds_model_room(const ds_model *m, uint64_t *left);
 
 typedef struct {
     uint64_t tensors;                /* in the files */

@@ -406,13 +406,25 @@ static ds_rc bind_hash(binder *b, const ds_model_opts *o, ds_err *err)
 
 /* Weights are mapped, but a step reads nearly all of them: what memory doesn't hold would come from the disk for
  * every token. */
-static ds_rc check_memory(const ds_weights *w, const ds_model_opts *o, ds_err *err)
+static ds_rc check_memory(const ds_weights *w, ds_device *d, const ds_model_opts *o, ds_err *err)
 {
-    uint64_t bytes = 0;
+    uint64_t bytes = 0, left, all;
+    ds_rc rc;
 
     for (unsigned k = 0; k < DS_N_KINDS; k++)
         bytes += k == DS_KIND_ENGRAM_TABLE ? 0 : w->stats.kind_bytes[k];
-    if (o->no_data || o->memory_bytes == 0 || bytes <= o->memory_bytes)
+    if (o->no_data)
+        return DS_OK;
+    if (d->fn->room) {
+        rc = d->fn->room(d, &left, &all, err);
+        if (rc != DS_OK || bytes <= left)
+            return rc;
+        return ds_fail(
+            err, DS_E_NOMEM,
+            "the model is too big for %s: its weights are %.1f GiB (Engram tables not counted), %.1f of the device's %.1f GiB are free",
+            d->name, (double)bytes / 0x1p30, (double)left / 0x1p30, (double)all / 0x1p30);
+    }
+    if (o->memory_bytes == 0 || bytes <= o->memory_bytes)
         return DS_OK;
     return ds_fail(err, DS_E_NOMEM,
                    "the model is too big for this machine: its weights are %.1f GiB (Engram tables not counted), the memory is %.1f GiB",
@@ -462,7 +474,7 @@ ds_rc ds_weights_open(ds_weights *w, const char *dir, const ds_config *c, const 
     if (rc == DS_OK)
         rc = ds_tensors_check_quantisation(c, w->files, err);
     if (rc == DS_OK)
-        rc = check_memory(w, o, err);
+        rc = check_memory(w, d, o, err);
     if (rc == DS_OK && c->n_engram_layers)
         rc = bind_hash(&b, o, err);
     if (rc != DS_OK && !b.names_file)

@@ -55,6 +55,26 @@ def test_chunks_and_threads_never_change_the_text(deepserve, model):
     assert all(x == results[0] for x in results)
 
 
+def test_device(deepserve, model, tmp_path):
+    """What a name gives or refuses is said; where there is a GPU its f32 text is the CPU's."""
+    args = ("generate", "--model", model, "--json", "--tokens", "0,17,42", "--temperature", 0, "--max-tokens", 12, "--device")
+    cpu, auto, cuda = (deepserve(*args, d) for d in ("cpu", "auto", "cuda"))
+    assert cpu.returncode == auto.returncode == 0 and b"device" not in cpu.stderr
+    assert lines(auto) == lines(cpu)
+    said = [l for l in auto.stderr.decode().splitlines() if l.startswith("device: ")]
+    assert len(said) == 1
+    if cuda.returncode == 0:
+        assert said[0] == "device: cuda:0" and lines(cuda) == lines(cpu)
+    else:
+        assert said[0].startswith("device: cpu") and cuda.returncode == 1 and b"device 'cuda'" in cuda.stderr
+    for word, what in (("tpu", "no such kind"), ("cpu:1", "this machine has 1"), ("cuda:x", "no such kind")):
+        r = deepserve(*args, word)
+        assert r.returncode == 1 and f"device '{word}'" in r.stderr.decode() and what in r.stderr.decode()
+    for command in (("inspect",), ("logits", "--tokens", "1", "--out", tmp_path / "l.npy"), ("draft", "--tokens", "1", "--json"), ("serve", "--port", "0")):
+        r = deepserve(*command, "--model", model, "--device", "tpu")
+        assert r.returncode == 1 and b"device 'tpu'" in r.stderr
+
+
 def test_lines(deepserve, model, tmp_path):
     f = tmp_path / "in.jsonl"
     f.write_text("\n".join([

@@ -370,13 +370,52 @@ static ds_rc place_experts(ds_device *d, ds_mem *mem, ds_mat *w1, ds_mat *w3, ds
     return rc;
 }
 
+static ds_rc room(ds_device *d, uint64_t *left, uint64_t *all, ds_err *err)
+{
+    size_t l = 0, a = 0;
+    ds_rc rc;
+
+    enter(d);
+    rc = said(d, cudaMemGetInfo(&l, &a), "asking for memory", err);
+    *left = l;
+    *all = a;
+    return rc;
+}
+
 static const ds_device_fns fns = { destroy,      take,       give,   stream_create, stream_destroy, fence_create, fence_destroy,
                                    move,         move,       move,   zero,          mark,           order,        wait_for,
-                                   record_begin, record_end, replay, graph_destroy, place,          place_experts };
+                                   record_begin, record_end, replay, graph_destroy, place,          place_experts, room };
 
 /* ---- which there are ---- */
 
 enum { CC_MAJOR = 9, CC_MINOR = 0 };
+
+/* What a probe had to say, until this thread's next one. */
+static thread_local char reason[192];
+
+static void say_why_no_driver(cudaError_t rc)
+{
+    int driver = 0;
+
+    if (cudaDriverGetVersion(&driver) == cudaSuccess && driver > 0 && driver < CUDART_VERSION)
+        snprintf(reason, sizeof reason, "the NVIDIA driver is too old: it runs CUDA %d.%d, this build needs %d.%d", driver / 1000,
+                 driver % 1000 / 10, CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
+    else if (driver == 0)
+        snprintf(reason, sizeof reason, "no NVIDIA driver (libcuda.so.1)");
+    else
+        snprintf(reason, sizeof reason, "%s", cudaGetErrorString(rc));
+}
+
+static void say_why_no_gpu(int n)
+{
+    cudaDeviceProp p;
+
+    if (n == 0 || cudaGetDeviceProperties(&p, 0) != cudaSuccess)
+        snprintf(reason, sizeof reason, "no GPU");
+    else
+        snprintf(reason, sizeof reason, "the kernels are for GPUs of compute capability %d.%d (H100, H200); %.64s has %d.%d", CC_MAJOR,
+                 CC_MINOR, p.name, p.major, p.minor);
+}
 
 /* The devices that the kernels were built for, as the runtime counts them. */
 static int usable(int *list, int cap, const char **why)
@@ -384,10 +423,11 @@ static int usable(int *list, int cap, const char **why)
     int n = 0, found = 0;
     cudaError_t rc = cudaGetDeviceCount(&n);
 
-    *why = "";
+    reason[0] = 0;
+    *why = reason;
     if (rc != cudaSuccess) {
         cudaGetLastError();
-        *why = rc == cudaErrorInsufficientDriver ? "no NVIDIA driver, or one older than this build needs" : cudaGetErrorString(rc);
+        say_why_no_driver(rc);
         return 0;
     }
     for (int i = 0; i < n && found < cap; i++) {
@@ -398,7 +438,7 @@ static int usable(int *list, int cap, const char **why)
             list[found++] = i;
     }
     if (!found)
-        *why = "no GPU of compute capability 9.0";
+        say_why_no_gpu(n);
     return found;
 }
 

@@ -91,15 +91,24 @@ static inline ds_rc test_token_map(void *ctx, const char *dir, int32_t *map, uin
 static ds_device *test_device;
 
 /* For the last arguments of a test program: KERNELS of the CPU, and "locked" for the device that the host can't look
- * into. */
+ * into, or the name of a device (device.h). Where there is none the program ends, skipped (77). */
 static inline const char *test_choose_device(int argc, char **argv, int from)
 {
     const char *kernels = argc > from && strcmp(argv[from], "best") != 0 ? argv[from] : NULL;
+    const char *device = argc > from + 1 ? argv[from + 1] : NULL;
     ds_err err;
 
-    if (argc > from + 1 && locked_create(&test_device, kernels, &err) != DS_OK) {
+    if (!device)
+        return kernels;
+    if (strcmp(device, "locked") == 0) {
+        if (locked_create(&test_device, kernels, &err) == DS_OK)
+            return kernels;
         fprintf(stderr, "%s\n", err.msg);
         exit(1);
+    }
+    if (ds_device_open(&test_device, device, NULL, &err) != DS_OK) {
+        printf("skipped: %s\n", err.msg);
+        exit(77);
     }
     return kernels;
 }
