@@ -1,4 +1,4 @@
-/* The key of a block of cached KV: a SHA-256 value, made by kv/chain.h. Threads: plain data. */
+/* Comparing and hashing keys; the type is in ds/key.h, kv/chain.h makes them. Threads: plain data. */
 #ifndef DS_KV_KEY_H
 #define DS_KV_KEY_H
 
@@ -6,9 +6,7 @@
 #include <stdint.h>
 #include <string.h>
 
-typedef struct {
-    uint8_t b[32];
-} ds_key;
+#include <ds/key.h>
 
 static inline bool ds_key_equal(const ds_key *x, const ds_key *y)
 {

@@ -12,6 +12,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/err.h"
+
 /* Tokens of a block: the one place that says so. Part of every format and key; another value is another
  * DS_KV_LAYOUT_VERSION. */
 #define DS_KV_BLOCK_TOKENS 128
@@ -59,6 +61,10 @@ typedef struct {
 
 /* Writes the canonical bytes, at most DS_KV_LAYOUT_MAX_BYTES of them, and returns their number. */
 size_t ds_kv_layout_write(uint8_t *out, const ds_kv_layout *l);
+/* The reverse. Outside bytes: DS_E_FORMAT says what is wrong, and then *l holds anything. */
+ds_rc ds_kv_layout_read(ds_kv_layout *l, const uint8_t *in, size_t n, ds_err *err);
+/* The first thing in which two layouts differ, "" when they are equal: a name and both values, for an operator. */
+const char *ds_kv_layout_difference(char *buf, size_t cap, const ds_kv_layout *a, const ds_kv_layout *b);
 void ds_kv_layout_id(uint8_t id[32], const ds_kv_layout *l);
 
 #endif

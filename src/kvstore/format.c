@@ -133,10 +133,12 @@ void ds_seg_extent_write(uint8_t *out, const ds_seg_extent *x, const ds_seg_head
     put(out + 32, x->offset, 8);
     memcpy(out + 40, x->parent.b, 32);
     put(out + 72, x->depth, 4);
+    put(out + 76, x->tenant, 4);
     for (uint32_t i = 0; i < x->n; i++) {
         uint8_t *e = out + DS_SEG_EXTENT_HEADER + i * DS_SEG_EXTENT_ENTRY;
         memcpy(e, x->block[i].key.b, 32);
         put(e + 32, x->block[i].crc, 4);
+        put(e + 36, x->block[i].flags, 4);
     }
     put(out + CRC_AT, crc_around(out, ds_seg_extent_header_bytes(x->n)), 4);
 }
@@ -155,12 +157,16 @@ ds_rc ds_seg_extent_read(ds_seg_extent *x, const uint8_t *in, size_t n_in, uint6
     x->offset = offset;
     memcpy(x->parent.b, in + 40, 32);
     x->depth = get32(in + 72);
+    x->tenant = get32(in + 76);
     if (x->depth > UINT32_MAX - DS_SEG_EXTENT_BLOCKS)
         return ds_fail(err, DS_E_FORMAT, "extent at %llu: %u blocks in front", (unsigned long long)offset, x->depth);
     for (uint32_t i = 0; i < x->n; i++) {
         const uint8_t *e = in + DS_SEG_EXTENT_HEADER + i * DS_SEG_EXTENT_ENTRY;
         memcpy(x->block[i].key.b, e, 32);
         x->block[i].crc = get32(e + 32);
+        x->block[i].flags = get32(e + 36);
+        if (x->block[i].flags & ~(uint32_t)DS_SEG_APPROX)
+            return ds_fail(err, DS_E_FORMAT, "extent at %llu: flags %x of block %u", (unsigned long long)offset, x->block[i].flags, i);
     }
     return DS_OK;
 }
@@ -213,6 +219,8 @@ void ds_seg_footer_write(uint8_t *out, const ds_seg_item *items, uint64_t n, uin
         put(e + 76, items[i].depth, 4);
         put(e + 80, items[i].crc, 4);
         put(e + 84, items[i].of, 4);
+        put(e + 88, items[i].flags, 4);
+        put(e + 92, items[i].tenant, 4);
     }
     memcpy(out + bytes - 16, tail_magic, 8);
     put(out + bytes - 8, at, 8);
@@ -239,7 +247,8 @@ ds_rc ds_seg_footer_read(uint64_t *n, const uint8_t *in, size_t n_in, uint64_t a
         return ds_fail(err, DS_E_FORMAT, "footer: %llu entries in %zu bytes", (unsigned long long)*n, n_in);
     for (uint64_t i = 0; i < *n; i++) {
         ds_seg_item x = ds_seg_footer_item(in, i);
-        if (x.offset < DS_SEG_HEADER_BYTES || x.offset % DS_SEG_ALIGN || x.offset >= at || x.of > DS_SEG_EXTENT_BLOCKS || x.at >= x.of)
+        if (x.offset < DS_SEG_HEADER_BYTES || x.offset % DS_SEG_ALIGN || x.offset >= at || x.of > DS_SEG_EXTENT_BLOCKS || x.at >= x.of ||
+            (x.flags & ~(uint32_t)DS_SEG_APPROX))
             return ds_fail(err, DS_E_FORMAT, "footer: entry %llu lies at %llu, block %u", (unsigned long long)i,
                            (unsigned long long)x.offset, x.at);
     }
@@ -249,7 +258,13 @@ ds_rc ds_seg_footer_read(uint64_t *n, const uint8_t *in, size_t n_in, uint64_t a
 ds_seg_item ds_seg_footer_item(const uint8_t *in, uint64_t i)
 {
     const uint8_t *e = in + DS_SEG_FOOTER_HEADER + i * DS_SEG_FOOTER_ENTRY;
-    ds_seg_item x = { .offset = get(e + 64, 8), .at = get32(e + 72), .depth = get32(e + 76), .crc = get32(e + 80), .of = get32(e + 84) };
+    ds_seg_item x = { .offset = get(e + 64, 8),
+                      .at = get32(e + 72),
+                      .depth = get32(e + 76),
+                      .crc = get32(e + 80),
+                      .of = get32(e + 84),
+                      .flags = get32(e + 88),
+                      .tenant = get32(e + 92) };
 
     memcpy(x.key.b, e, 32);
     memcpy(x.parent.b, e + 32, 32);

@@ -40,15 +40,20 @@ void ds_seg_header_write(uint8_t out[DS_SEG_HEADER_BYTES], const ds_seg_header *
 /* DS_E_FORMAT says what is wrong. */
 ds_rc ds_seg_header_read(ds_seg_header *h, const uint8_t in[DS_SEG_HEADER_BYTES], ds_err *err);
 
+/* What is said of a block besides its bytes. Bits that aren't here are refused. */
+enum { DS_SEG_APPROX = 1 }; /* rests on a replay */
+
 typedef struct {
     ds_key key;
     uint32_t crc; /* of the block */
+    uint32_t flags;
 } ds_seg_entry;
 
 typedef struct {
     uint64_t offset; /* in the file */
     ds_key parent;
     uint32_t depth, n;
+    uint32_t tenant; /* whose: first 4 bytes of the SHA-256 of the name, least significant first; 0: nobody's */
     ds_seg_entry block[DS_SEG_EXTENT_BLOCKS];
 } ds_seg_extent;
 
@@ -83,7 +88,7 @@ typedef struct {
     uint64_t offset; /* of its extent */
     uint32_t at, of; /* block `at` of the `of` in its extent */
     uint32_t depth;  /* blocks of the chain in front of it */
-    uint32_t crc;
+    uint32_t crc, flags, tenant;
 } ds_seg_item;
 
 /* Of a footer with n items. */

@@ -7,7 +7,7 @@
 #include "base/clock.h"
 #include "kvstore/volume_internal.h"
 
-enum { DEFAULT_HEDGE_NS = 10000000 };
+enum { DEFAULT_HEDGE_NS = 10000000, STOP_NS = 10000000 };
 #define DEFAULT_LIMIT_NS 5000000000u
 
 /* A device as this reader sees it. */
@@ -207,11 +207,18 @@ static ds_read_result gather(call *c, const ds_read_opts *o)
 
     if (now >= deadline)
         return DS_READ_LATE;
-    ask_more(c, r->v->m ? k + 1 : k);
-    while (c->n_have < k) {
+    ask_more(c, o->all ? r->v->n : r->v->m ? k + 1 : k);
+    while (c->n_have < k || (o->all && c->waiting)) {
         uint64_t until = !hedged && hedge < deadline ? hedge : deadline;
         lane *l;
         int res;
+
+        if (o->stop) {
+            uint64_t soon = ds_now_ns() + STOP_NS;
+            if (atomic_load_explicit(o->stop, memory_order_relaxed)) /* a word to hurry: nothing is published by it */
+                return DS_READ_LATE;
+            until = until < soon ? until : soon;
+        }
 
         if (c->n_have + c->waiting < k)
             ask_more(c, k - c->n_have - c->waiting);
@@ -223,9 +230,13 @@ static ds_read_result gather(call *c, const ds_read_opts *o)
             take(c, l, res);
         if (l)
             continue;
-        if (ds_now_ns() >= deadline)
-            return DS_READ_LATE;
-        hedged = true;
+        now = ds_now_ns();
+        if (now >= deadline)
+            return c->n_have >= k ? DS_READ_OK
+                                  : DS_READ_LATE; /* of all, those that were asked for and are slow don't matter to the block */
+        if (now < hedge || hedged)
+            continue;
+        hedged = c->info.hedged = true;
         ask_more(c, r->v->n);
     }
     return DS_READ_OK;

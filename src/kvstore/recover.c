@@ -58,7 +58,7 @@ static ds_rc list_all(ds_volume *v, numbers *l, ds_err *err)
 
     for (uint32_t d = 0; d < v->n; d++)
         if (v->dir[d] >= 0 && !list_directory(l, v->dir[d]))
-            return ds_fail(err, DS_E_IO, "%s: can't be read: %s", v->name[d], strerror(errno));
+            return ds_fail(err, errno == ENOMEM ? DS_E_NOMEM : DS_E_IO, "%s: can't be read: %s", v->name[d], strerror(errno));
     if (l->n)
         qsort(l->id, l->n, sizeof *l->id, ascending);
     for (size_t i = 0; i < l->n; i++)
@@ -164,8 +164,10 @@ static ds_rc read_footer(recovery *r, uint32_t d, ds_volume_found_fn *found, voi
         return ds_fail(err, DS_E_NOMEM, "out of memory for a footer of %llu bytes", (unsigned long long)(size - at));
     if (!read_at(s->fd[d], r->page, size - at, at) || ds_seg_footer_read(&n, r->page, size - at, at, &s->h, NULL) != DS_OK)
         return DS_E_FORMAT;
-    s->used = at;
-    s->n_items = n;
+    if (!s->used) { /* it is being recovered, and nobody else knows it */
+        s->used = at;
+        s->n_items = n;
+    }
     for (uint64_t i = 0; found && i < n; i++) {
         ds_seg_item x = ds_seg_footer_item(r->page, i);
         found(ctx, &s->h, &x);
@@ -228,7 +230,9 @@ static ds_rc scan_extents(recovery *r, ds_volume_found_fn *found, void *ctx, ds_
                                  .at = i,
                                  .of = x.n,
                                  .depth = x.depth + i,
-                                 .crc = x.block[i].crc };
+                                 .crc = x.block[i].crc,
+                                 .flags = x.block[i].flags,
+                                 .tenant = x.tenant };
             if (found)
                 found(ctx, &s->h, it);
         }
@@ -316,5 +320,47 @@ ds_rc ds_vol_recover(ds_volume *v, ds_volume_found_fn *found, void *ctx, ds_err 
     }
     free(r.page);
     free(l.id);
+    return rc;
+}
+
+ds_rc ds_volume_list(ds_volume *v, uint64_t segment, ds_volume_found_fn *found, void *ctx, ds_err *err)
+{
+    recovery r = { .v = v, .s = ds_vol_take(v, segment) };
+    bool told = false;
+    ds_rc rc;
+
+    if (!r.s || r.s->open) {
+        if (r.s)
+            ds_vol_give(r.s);
+        return ds_fail(err, DS_E_ARG, "segment %llu: there is none that is sealed", (unsigned long long)segment);
+    }
+    rc = room(&r, DS_SEG_HEADER_BYTES) ? DS_OK : ds_fail(err, DS_E_NOMEM, "out of memory");
+    for (uint32_t d = 0; d < v->n && !told && rc == DS_OK; d++) {
+        struct stat st;
+        if (r.s->fd[d] < 0 || fstat(r.s->fd[d], &st) != 0)
+            continue;
+        r.bytes[d] = (uint64_t)st.st_size;
+        rc = read_footer(&r, d, found, ctx, err);
+        told = rc == DS_OK;
+        rc = rc == DS_E_FORMAT ? DS_OK : rc;
+    }
+    if (rc == DS_OK && !told) { /* no device has its footer: by the extents, on a copy that nobody else knows */
+        ds_vol_segment *s = ds_vol_segment_new(v);
+        if (!s)
+            rc = ds_fail(err, DS_E_NOMEM, "out of memory");
+        else {
+            s->h = r.s->h;
+            memcpy(s->fd, r.s->fd, sizeof s->fd);
+            recovery copy = { .v = v, .s = s };
+            memcpy(copy.bytes, r.bytes, sizeof copy.bytes);
+            rc = scan_extents(&copy, found, ctx, err);
+            free(copy.page);
+            for (uint32_t d = 0; d < DS_SEG_MAX_DEVICES; d++)
+                s->fd[d] = -1;
+            ds_vol_give(s);
+        }
+    }
+    free(r.page);
+    ds_vol_give(r.s);
     return rc;
 }

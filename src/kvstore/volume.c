@@ -396,8 +396,15 @@ static void account(ds_volume *v, ds_vol_segment *s, uint64_t bytes, bool add)
 {
     pthread_rwlock_wrlock(&v->mu);
     v->bytes = add ? v->bytes + bytes : v->bytes - bytes;
-    pthread_rwlock_unlock(&v->mu);
     s->file_bytes = add ? s->file_bytes + bytes : s->file_bytes - bytes;
+    pthread_rwlock_unlock(&v->mu);
+}
+
+static void note_bad(ds_volume *v, uint32_t d)
+{
+    pthread_rwlock_wrlock(&v->mu);
+    v->bad |= 1u << d;
+    pthread_rwlock_unlock(&v->mu);
 }
 
 /* A device failed for this segment: it gets nothing more of it. */
@@ -405,9 +412,7 @@ static void give_up(ds_volume *v, ds_vol_segment *s, uint32_t d)
 {
     close(s->write_fd[d]);
     s->write_fd[d] = -1;
-    pthread_rwlock_wrlock(&v->mu);
-    v->bad |= 1u << d;
-    pthread_rwlock_unlock(&v->mu);
+    note_bad(v, d);
 }
 
 static uint32_t writable(const ds_volume *v, const ds_vol_segment *s)
@@ -541,7 +546,7 @@ static ds_rc begin(ds_volume *v, const ds_volume_extent *x, ds_err *err)
         if (!begin_on(v, s, d) && s->write_fd[d] >= 0)
             give_up(v, s, d);
         else if (s->write_fd[d] < 0 && v->dir[d] >= 0)
-            v->bad |= 1u << d;
+            note_bad(v, d);
     if (writable(v, s) < need(v)) {
         remove_files(v, s->h.segment);
         ds_vol_give(s);
@@ -661,7 +666,7 @@ static void lay_down(ds_volume *v, const ds_vol_segment *s, const ds_volume_exte
 
 ds_rc ds_volume_append(ds_volume *v, const ds_volume_extent *x, ds_volume_place *first, ds_err *err)
 {
-    ds_seg_extent e = { .parent = x->parent, .depth = x->depth, .n = x->n };
+    ds_seg_extent e = { .parent = x->parent, .depth = x->depth, .n = x->n, .tenant = x->tenant };
     ds_vol_segment *s = NULL;
     uint64_t bytes, head;
     ds_rc rc;
@@ -677,7 +682,9 @@ ds_rc ds_volume_append(ds_volume *v, const ds_volume_extent *x, ds_volume_place 
         return ds_fail(err, DS_E_NOMEM, "out of memory for an extent of %u blocks", x->n);
     e.offset = s->used;
     for (uint32_t i = 0; i < x->n; i++) {
-        e.block[i] = (ds_seg_entry){ .key = x->keys[i], .crc = ds_crc32c(x->blocks[i], x->block_bytes) };
+        e.block[i] = (ds_seg_entry){ .key = x->keys[i], .crc = ds_crc32c(x->blocks[i], x->block_bytes), .flags = x->approx >> i & 1 };
+        if (x->crc)
+            x->crc[i] = e.block[i].crc;
         lay_down(v, s, x, i, e.block[i].crc);
     }
     head = ds_seg_extent_header_bytes(x->n);
@@ -700,12 +707,16 @@ ds_rc ds_volume_append(ds_volume *v, const ds_volume_extent *x, ds_volume_place 
                                                 .at = i,
                                                 .of = x->n,
                                                 .depth = x->depth + i,
-                                                .crc = e.block[i].crc };
+                                                .crc = e.block[i].crc,
+                                                .flags = e.block[i].flags,
+                                                .tenant = x->tenant };
     s->used += bytes;
     s->dirty = true;
     account(v, s, bytes * v->n, true);
+    pthread_rwlock_wrlock(&v->mu);
     v->extents++;
     v->blocks += x->n;
+    pthread_rwlock_unlock(&v->mu);
     return DS_OK;
 }
 
@@ -761,4 +772,17 @@ bool ds_volume_drop(ds_volume *v, uint64_t segment)
     remove_files(v, segment);
     ds_vol_give(s);
     return true;
+}
+
+void ds_volume_each(ds_volume *v, ds_volume_segment_fn *fn, void *ctx)
+{
+    pthread_rwlock_rdlock(&v->mu);
+    for (uint32_t i = 0; i < v->n_seg; i++)
+        fn(ctx, &v->seg[i]->h, v->seg[i]->file_bytes, v->seg[i]->open);
+    pthread_rwlock_unlock(&v->mu);
+}
+
+uint64_t ds_volume_extent_bytes(const ds_volume *v, uint32_t n, uint32_t block_bytes)
+{
+    return (ds_seg_extent_bytes(n, ds_seg_shard_bytes(block_bytes, v->k)) + n * (uint64_t)DS_SEG_FOOTER_ENTRY) * v->n;
 }

@@ -10,6 +10,8 @@
 #ifndef DS_KVSTORE_VOLUME_H
 #define DS_KVSTORE_VOLUME_H
 
+#include <stdatomic.h>
+
 #include "kvstore/format.h"
 
 typedef struct ds_volume ds_volume;
@@ -66,6 +68,9 @@ typedef struct {
     uint32_t n;     /* 1..DS_SEG_EXTENT_BLOCKS */
     const ds_key *keys;
     const uint8_t *const *blocks; /* [n][block_bytes] */
+    uint64_t approx;              /* bit i: block i rests on a replay */
+    uint32_t tenant;
+    uint32_t *crc; /* [n] the blocks' checksums are written here; NULL: nobody asks */
 } ds_volume_extent;
 enum { DS_VOLUME_CLASSES = 8 };
 
@@ -82,6 +87,15 @@ ds_rc ds_volume_seal(ds_volume *v, uint32_t klass, ds_err *err);
  * it is open. */
 bool ds_volume_drop(ds_volume *v, uint64_t segment);
 
+/* What a segment is, for those who look after the volume. */
+typedef void ds_volume_segment_fn(void *ctx, const ds_seg_header *h, uint64_t bytes, bool open);
+/* Calls fn for each, in the order of their numbers. No drop, append or seal from inside. [writer] */
+void ds_volume_each(ds_volume *v, ds_volume_segment_fn *fn, void *ctx);
+/* Calls found for every block of a segment that isn't open. DS_E_ARG: there is none; DS_E_IO, DS_E_NOMEM. [writer] */
+ds_rc ds_volume_list(ds_volume *v, uint64_t segment, ds_volume_found_fn *found, void *ctx, ds_err *err);
+/* Bytes of an extent of n blocks on all devices together, with its part of the footers. */
+uint64_t ds_volume_extent_bytes(const ds_volume *v, uint32_t n, uint32_t block_bytes);
+
 /* ---- reading ---- */
 
 typedef enum {
@@ -93,13 +107,16 @@ typedef enum {
 } ds_read_result;
 
 typedef struct {
-    uint64_t deadline_ns; /* on the monotonic clock; 0 = in 5 s */
-    uint64_t hedge_ns;    /* after so long without k shards the devices left out are asked too; 0 = 10 ms */
+    uint64_t deadline_ns;    /* on the monotonic clock; 0 = in 5 s */
+    uint64_t hedge_ns;       /* after so long without k shards the devices left out are asked too; 0 = 10 ms */
+    bool all;                /* every device is asked and waited for: what is wrong or missing is counted */
+    const atomic_bool *stop; /* looked at every 10 ms: true ends the call with DS_READ_LATE; NULL: never */
 } ds_read_opts;
 
 typedef struct {
     uint32_t asked, bad, failed; /* devices asked; shards that weren't what they should be; operations that failed */
     bool decoded;                /* a data shard was missing */
+    bool hedged;                 /* a device was slow */
 } ds_read_info;
 
 /* DS_E_IO: no io_uring. DS_E_NOMEM. */

@@ -68,7 +68,7 @@ def up(n, to):
 
 
 def extents(data, header):
-    """(offset, parent, depth, [(key, crc)], [shard]) one after the other, up to the first that isn't right."""
+    """(offset, parent, depth, [(key, crc, bits, tenant)], [shard]) one after the other, up to the first that isn't right."""
     at = ALIGN
     while data[at:at + 8] == b"DSKVEXT1":
         n = u32(data, at + 12)
@@ -76,9 +76,10 @@ def extents(data, header):
         head = data[at:at + size]
         if not 1 <= n <= 64 or u32(head, 8) != crc_around(head) or (u64(head, 16), u64(head, 24), u64(head, 32)) != (header.segment, header.generation, at):
             return
-        blocks = [(head[128 + 48 * i:160 + 48 * i], u32(head, 160 + 48 * i)) for i in range(n)]
+        blocks = [(head[128 + 48 * i:160 + 48 * i], u32(head, 160 + 48 * i), u32(head, 164 + 48 * i), u32(head, 76)) for i in range(n)]
         shards = []
-        for i, (key, crc) in enumerate(blocks):
+        for i, (key, crc, bits, _) in enumerate(blocks):
+            assert bits in (0, 1)
             p = at + up(size, 64) + i * (64 + header.shard_bytes)
             record, shard = data[p:p + 64], data[p + 64:p + 64 + header.shard_bytes]
             assert u32(record, 60) == crc32c(record[:60]) and u32(record, 52) == crc32c(shard)
@@ -90,7 +91,7 @@ def extents(data, header):
 
 
 def footer(data, header):
-    """[(key, parent, offset, block of the extent, blocks of it, depth, crc)], or None when the file has none."""
+    """[(key, parent, offset, block of the extent, blocks of it, depth, crc, bits, tenant)], or None when the file has none."""
     if len(data) % ALIGN or data[-16:-8] != b"DSKVTAIL":
         return None
     foot = data[u64(data, len(data) - 8):]
@@ -98,7 +99,7 @@ def footer(data, header):
     assert foot[:8] == b"DSKVEND1" and u32(foot, 8) == crc_around(foot) and (u64(foot, 16), u64(foot, 24)) == (header.segment, header.generation)
     assert u64(foot, 40) == len(foot) == up(128 + 96 * n + 16, ALIGN)
     entries = [foot[128 + 96 * e:224 + 96 * e] for e in range(n)]
-    return [(e[:32], e[32:64], u64(e, 64), u32(e, 72), u32(e, 84), u32(e, 76), u32(e, 80)) for e in entries]
+    return [(e[:32], e[32:64], u64(e, 64), u32(e, 72), u32(e, 84), u32(e, 76), u32(e, 80), u32(e, 88), u32(e, 92)) for e in entries]
 
 
 def decode(shards, k, block_bytes):
@@ -121,7 +122,7 @@ def decode(shards, k, block_bytes):
 
 
 def read_store(directories):
-    """{key: (parent, depth, crc, {device: shard}, header)} and, for each segment, whether its files have footers."""
+    """{key: (parent, depth, crc, {device: shard}, header, bits, tenant)} and, for each segment, whether its files have footers."""
     blocks, sealed = {}, {}
     for directory in map(pathlib.Path, directories):
         store = json.loads((directory / "store.json").read_text())
@@ -135,9 +136,9 @@ def read_store(directories):
             sealed[header.segment] = entries is not None
             seen = []
             for at, parent, depth, keys, shards in extents(data, header):
-                for i, (key, crc) in enumerate(keys):
+                for i, (key, crc, bits, tenant) in enumerate(keys):
                     before = keys[i - 1][0] if i else parent
-                    seen.append((key, before, at, i, len(keys), depth + i, crc))
-                    blocks.setdefault(key, (before, depth + i, crc, {}, header))[3][header.device] = shards[i]
+                    seen.append((key, before, at, i, len(keys), depth + i, crc, bits, tenant))
+                    blocks.setdefault(key, (before, depth + i, crc, {}, header, bits, tenant))[3][header.device] = shards[i]
             assert entries is None or entries == seen
     return blocks, sealed

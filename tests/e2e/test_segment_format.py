@@ -31,7 +31,8 @@ def test_an_independent_reader(program, tmp_path, k, m):
     assert len(sealed) > 1 and sorted(sealed.values()) == [False] + [True] * (len(sealed) - 1)
     assert set(blocks) == {key(b) for b in range(BLOCKS)}
     for b in range(BLOCKS):
-        parent, depth, crc, shards, header = blocks[key(b)]
+        parent, depth, crc, shards, header, bits, tenant = blocks[key(b)]
+        assert (bits, tenant) == (b % 3 == 0, 0x11223344)
         assert depth == b and parent == (key(b - 1) if b else bytes(32)) and set(shards) == set(range(k + m))
         assert (header.klass, header.layout, header.block_bytes, header.expires) == (2, bytes([7]) * 32, BLOCK, 1 << 31)
         choices = list(itertools.combinations(shards, k))

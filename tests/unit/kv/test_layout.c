@@ -89,11 +89,53 @@ static void every_member_is_in_the_id(void **state)
 #undef WITH
 }
 
+/* What was written is read back; one byte less or more, or a part that doesn't fit, is refused. */
+static void read_back(void **state)
+{
+    static uint8_t b[DS_KV_LAYOUT_MAX_BYTES + 1], again[DS_KV_LAYOUT_MAX_BYTES];
+    static ds_kv_layout l, m;
+    char text[200];
+    ds_err err;
+    size_t n;
+
+    (void)state;
+    l = some_layout();
+    l.version = DS_KV_LAYOUT_VERSION;
+    l.block_bytes = 64;
+    l.slot_bytes = 512;
+    l.part[0].offset = 52;
+    n = ds_kv_layout_write(b, &l);
+    assert_ok(ds_kv_layout_read(&m, b, n, &err));
+    assert_int_equal(ds_kv_layout_write(again, &m), n);
+    assert_memory_equal(b, again, n);
+    assert_string_equal(ds_kv_layout_difference(text, sizeof text, &l, &m), "");
+    for (size_t cut = 0; cut < n; cut++)
+        assert_int_equal(ds_kv_layout_read(&m, b, cut, &err), DS_E_FORMAT);
+    assert_refused(ds_kv_layout_read(&m, b, n + 1, &err), DS_E_FORMAT, "parts");
+    for (size_t at = 0; at < n; at++) {
+        b[at] ^= 0x80;
+        if (ds_kv_layout_read(&m, b, n, &err) == DS_OK) {
+            ds_kv_layout_write(again, &m);
+            assert_memory_equal(b, again, n);
+            assert_string_not_equal(ds_kv_layout_difference(text, sizeof text, &l, &m), "");
+        }
+        b[at] ^= 0x80;
+    }
+    l.part[1].offset = 512 - 8 * 16 + 1;
+    n = ds_kv_layout_write(b, &l);
+    assert_refused(ds_kv_layout_read(&m, b, n, &err), DS_E_FORMAT, "behind its end");
+    l = some_layout();
+    m = l;
+    strcpy(m.numerics, "ref");
+    assert_string_equal(ds_kv_layout_difference(text, sizeof text, &l, &m), "kernels: avx512 and ref");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bytes),
         cmocka_unit_test(every_member_is_in_the_id),
+        cmocka_unit_test(read_back),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -53,9 +53,16 @@ int main(int argc, char **argv)
             fill(bytes[i], b + i);
             blocks[i] = bytes[i];
         }
-        ds_volume_extent x = {
-            .klass = 2, .expires_s = 1u << 31, .block_bytes = BLOCK, .depth = b, .n = n, .keys = keys, .blocks = blocks
-        };
+        ds_volume_extent x = { .klass = 2,
+                               .expires_s = 1u << 31,
+                               .block_bytes = BLOCK,
+                               .depth = b,
+                               .n = n,
+                               .keys = keys,
+                               .blocks = blocks,
+                               .tenant = 0x11223344 };
+        for (uint32_t i = 0; i < n; i++)
+            x.approx |= (uint64_t)((b + i) % 3 == 0) << i;
         if (b)
             x.parent = key_of(b - 1);
         memset(x.layout, 7, sizeof x.layout);
