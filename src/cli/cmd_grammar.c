@@ -16,7 +16,7 @@
 enum { FILE_MAX_BYTES = 16 << 20 };
 
 typedef struct {
-    const char *json_schema, *regex, *ebnf, *choices;
+    const char *json_schema, *regex, *ebnf, *lark, *choices;
     const char *tokenizer, *prefix;
     int64_t seed, n;
     bool json;
@@ -36,6 +36,7 @@ static const ds_opt table[] = {
       .arg = "S",
       .help = "a regular expression for the whole text" },
     { .name = "ebnf", .type = DS_OPT_STR, .offset = offsetof(options, ebnf), .arg = "F", .help = "rules in the notation of GBNF" },
+    { .name = "lark", .type = DS_OPT_STR, .offset = offsetof(options, lark), .arg = "F", .help = "rules in the notation of Lark" },
     { .name = "choices", .type = DS_OPT_STR, .offset = offsetof(options, choices), .arg = "F.json", .help = "one string of a JSON array" },
     { .name = "tokenizer",
       .type = DS_OPT_STR,
@@ -72,14 +73,14 @@ static const ds_opt_cmd command = {
     .summary =
         "VERB is match: is the text on standard input in the language, can it be continued to one that is, how many of its bytes fit;\n"
         "mask: the token ids that may follow a prefix; compile: time, states and bytes; sample: random members, one JSON string a line.",
-    .usage = "VERB (--json-schema F.json | --regex S | --ebnf F | --choices F.json) [options]",
+    .usage = "VERB (--json-schema F.json | --regex S | --ebnf F | --lark F | --choices F.json) [options]",
     .example = "echo -n 2026-01 | deepserve grammar match --regex '[0-9]{4}-[0-9]{2}-[0-9]{2}'",
     .opts = table,
 };
 
 static ds_rc make(const options *o, ds_grammar **g, ds_err *err)
 {
-    const char *path = o->choices ? o->choices : o->ebnf ? o->ebnf : o->json_schema;
+    const char *path = o->choices ? o->choices : o->ebnf ? o->ebnf : o->lark ? o->lark : o->json_schema;
     ds_json_doc *doc = NULL;
     char *text, label[100];
     size_t n;
@@ -90,8 +91,8 @@ static ds_rc make(const options *o, ds_grammar **g, ds_err *err)
     rc = ds_file_read(&text, &n, path, FILE_MAX_BYTES, err);
     if (rc != DS_OK)
         return rc;
-    if (o->ebnf) {
-        rc = ds_grammar_ebnf(g, text, n, NULL, err);
+    if (o->ebnf || o->lark) {
+        rc = o->ebnf ? ds_grammar_ebnf(g, text, n, NULL, err) : ds_grammar_lark(g, text, n, NULL, err);
         free(text);
         return rc;
     }
@@ -225,8 +226,8 @@ int ds_cmd_grammar(int argc, char **argv)
         v++;
     if (!n || !verbs[v])
         return ds_cli_wrong("grammar", "what to do comes first: match, mask, compile or sample");
-    if ((o.json_schema != NULL) + (o.regex != NULL) + (o.ebnf != NULL) + (o.choices != NULL) != 1)
-        return ds_cli_wrong("grammar", "exactly one of --json-schema, --regex, --ebnf, --choices is needed");
+    if ((o.json_schema != NULL) + (o.regex != NULL) + (o.ebnf != NULL) + (o.lark != NULL) + (o.choices != NULL) != 1)
+        return ds_cli_wrong("grammar", "exactly one of --json-schema, --regex, --ebnf, --lark, --choices is needed");
     if (v == MASK && !o.tokenizer)
         return ds_cli_wrong("grammar", "mask needs --tokenizer");
     rc = work((verb)v, &o, &out, &err);

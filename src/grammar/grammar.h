@@ -52,6 +52,8 @@ ds_rc ds_grammar_choices(ds_grammar **out, const ds_json *list, const ds_grammar
 /* Rules in the notation of GBNF, from `root` on (docs/grammar.md). Rules that begin with themselves are lists; other
  * left recursion is refused. Messages give line and column. */
 ds_rc ds_grammar_ebnf(ds_grammar **out, const char *text, size_t n, const ds_grammar_opts *opts, ds_err *err);
+/* Rules and terminals in the notation of Lark, from `start` on (docs/grammar.md); messages as above. */
+ds_rc ds_grammar_lark(ds_grammar **out, const char *text, size_t n, const ds_grammar_opts *opts, ds_err *err);
 /* JSON text of a value that fits a JSON Schema (2020-12, draft 7, `nullable` of OpenAPI): narrower where
  * docs/grammar.md says so, never wider. What isn't supported is refused with the JSON pointer of the keyword. The
  * schema isn't needed afterwards. */
@@ -66,6 +68,7 @@ typedef enum {
     DS_TOOL_JSON, /* parameters by a JSON Schema: strings raw, everything else as JSON */
     DS_TOOL_TEXT, /* one parameter `input`: any text */
     DS_TOOL_REGEX,
+    DS_TOOL_LARK,
 } ds_tool_input;
 
 typedef struct {
@@ -74,7 +77,7 @@ typedef struct {
     ds_tool_input input;
     const ds_json *parameters; /* JSON: the schema; NULL: any parameters */
     bool strict;               /* JSON: refused when the schema isn't supported; else such a tool takes any parameters */
-    const char *definition;    /* REGEX: what `input` must be */
+    const char *definition;    /* REGEX, LARK: what `input` must be */
     size_t definition_bytes;
 } ds_grammar_tool;
 

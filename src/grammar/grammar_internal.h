@@ -81,11 +81,17 @@ ds_rc ds_grammar_build(ds_grammar **out, const ds_forest *f, const char *const *
 
 /* A regular expression as a tree of f. */
 typedef struct {
-    bool search; /* unanchored: the expression matches somewhere */
-    bool json;   /* the text stands inside a JSON string: characters are written as JSON writes them */
-    bool ecma;   /* `.` leaves out every line end that ECMA-262 knows, not only the line feed */
+    bool search;   /* unanchored: the expression matches somewhere */
+    bool json;     /* the text stands inside a JSON string: characters are written as JSON writes them */
+    bool verbatim; /* no syntax: the characters as they stand */
+    bool icase;    /* ASCII letters of either case */
+    bool dot_all;  /* `.` is any character */
+    bool ecma;     /* `.` leaves out every line end that ECMA-262 knows, not only the line feed */
 } ds_regex_opts;
 ds_rc ds_regex_tree(ds_forest *f, const char *p, size_t n, const ds_regex_opts *opts, uint32_t *tree, ds_err *err);
+
+/* Rules in the notation of Lark as a tree of f, where they become rules too. */
+ds_rc ds_lark_tree(ds_forest *f, const char *text, size_t n, uint32_t *tree, ds_err *err);
 
 /* ---- the network ------------------------------------------------------------------------------------------------- */
 

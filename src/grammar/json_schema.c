@@ -69,8 +69,8 @@ uint32_t schema_rule(schema *c, const ds_json *target, const char *name)
         c->refs = p;
         c->cap_refs = more;
     }
-    c->refs[c->n_refs++] = (ref_rule){ .target = target, .root = c->root, .name = name };
-    return ds_rule_new(&c->f, 0);
+    c->refs[c->n_refs] = (ref_rule){ .target = target, .root = c->root, .name = name, .number = ds_rule_new(&c->f, 0) };
+    return c->refs[c->n_refs++].number;
 }
 
 void schema_forget(schema *c, uint32_t from)
@@ -79,8 +79,9 @@ void schema_forget(schema *c, uint32_t from)
 
     for (size_t i = 0; i < sizeof made / sizeof *made; i++)
         *made[i] = *made[i] < from ? *made[i] : 0;
-    for (uint32_t i = from; i < c->n_refs; i++)
-        c->refs[i].target = NULL;
+    for (uint32_t i = 0; i < c->n_refs; i++)
+        if (c->refs[i].number >= from)
+            c->refs[i].target = NULL;
     c->call = c->raw = false;
 }
 
@@ -341,7 +342,7 @@ static uint32_t call(schema *c, const ds_json *ref)
         return 0;
     for (uint32_t i = 0; i < c->n_refs; i++)
         if (c->refs[i].target == target)
-            return ds_tree_call(&c->f, i);
+            return ds_tree_call(&c->f, c->refs[i].number);
     return ds_tree_call(&c->f, schema_rule(c, target, ref->text));
 }
 
@@ -488,18 +489,20 @@ void schema_rules(schema *c)
             c->refs[i].done = true;
             c->root = c->refs[i].root;
             /* the rule of a target isn't a call of itself: a $ref that is nothing else is followed */
-            schema_rule_set(c, i, schema_value(c, &one));
+            schema_rule_set(c, c->refs[i].number, schema_value(c, &one));
         }
 }
 
 ds_rc schema_end(schema *c, ds_grammar **out, const char *what)
 {
-    const char **names = malloc((c->n_refs + 1) * sizeof *names);
+    const char **names = malloc((c->f.rules.n + 1) * sizeof *names);
     ds_rc rc = DS_E_ARG;
 
     c->f.failed |= !names;
-    for (uint32_t i = 0; i < c->n_refs && names; i++)
-        names[i] = c->refs[i].name;
+    for (uint32_t i = 0; i < c->f.rules.n && names; i++)
+        names[i] = "of a tool";
+    for (uint32_t i = 0; i < c->n_refs && !c->f.failed; i++)
+        names[c->refs[i].number] = c->refs[i].name;
     if (!c->bad)
         rc = ds_grammar_build(out, &c->f, names, what, c->err);
     free(names);

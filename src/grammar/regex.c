@@ -94,6 +94,9 @@ static bool add(parser *r, ds_set *s, uint32_t lo, uint32_t hi)
 {
     if (!ds_set_add(s, lo, hi))
         r->f->failed = true;
+    for (uint32_t c = 'A'; c <= 'Z' && r->o->icase; c++)
+        if ((lo <= c && c <= hi) != (lo <= (c | 0x20) && (c | 0x20) <= hi) && !(ds_set_add(s, c, c) && ds_set_add(s, c | 0x20, c | 0x20)))
+            r->f->failed = true;
     return true;
 }
 
@@ -342,12 +345,26 @@ no:
     return false;
 }
 
+static uint32_t literal(parser *r, uint32_t cp)
+{
+    uint32_t lower = cp | 0x20;
+    ds_set s = { 0 };
+    char utf8[4];
+
+    if (!(r->o->json && (cp < 0x20 || cp == '"' || cp == '\\')) && !(r->o->icase && lower >= 'a' && lower <= 'z'))
+        return ds_tree_text(r->f, utf8, ds_utf8_encode(utf8, cp));
+    add(r, &s, cp, cp);
+    return class_tree(r, &s);
+}
+
 static uint32_t atom(parser *r)
 {
     ds_set s = { 0 };
     uint32_t cp;
     char c = r->p[r->at];
 
+    if (r->o->verbatim)
+        return character(r, &cp) ? literal(r, cp) : 0;
     if (c == '*' || c == '+' || c == '?')
         return refuse(r, r->at, "nothing to repeat");
     if (c == '^' || c == '$')
@@ -357,7 +374,8 @@ static uint32_t atom(parser *r)
     if (eat(r, "["))
         return class_(r);
     if (eat(r, ".")) {
-        add(r, &s, '\n', '\n');
+        if (!r->o->dot_all)
+            add(r, &s, '\n', '\n');
         if (r->o->json || r->o->ecma) {
             add(r, &s, '\r', '\r');
             add(r, &s, 0x2028, 0x2029);
@@ -367,12 +385,8 @@ static uint32_t atom(parser *r)
     }
     if (eat(r, "\\") ? escape(r, &s, false, &cp) : character(r, &cp))
         if (cp != UNKNOWN) {
-            char utf8[4];
-            if (!(r->o->json && (cp < 0x20 || cp == '"' || cp == '\\'))) {
-                free(s.p);
-                return ds_tree_text(r->f, utf8, ds_utf8_encode(utf8, cp));
-            }
-            add(r, &s, cp, cp);
+            free(s.p);
+            return literal(r, cp);
         }
     return class_tree(r, &s);
 }
@@ -381,7 +395,7 @@ static uint32_t quantified(parser *r)
 {
     uint32_t t = atom(r), min = 0, max = 0;
 
-    while (!r->bad && r->at < r->n) {
+    while (!r->bad && r->at < r->n && !r->o->verbatim) {
         if (eat(r, "*"))
             min = 0, max = TREE_UNBOUNDED;
         else if (eat(r, "+"))
@@ -415,8 +429,11 @@ static uint32_t anything(parser *r)
 /* One branch; at the top it may be anchored. */
 static uint32_t branch(parser *r, bool top)
 {
-    bool from = top && eat(r, "^"), to = false;
+    bool from = top && !r->o->verbatim && eat(r, "^"), to = false;
     uint32_t t = 0;
+
+    while (r->o->verbatim && !r->bad && r->at < r->n)
+        t = ds_tree_cat(r->f, t, atom(r));
 
     while (!r->bad && r->at < r->n && !peek(r, "|") && !(peek(r, ")") && !top)) {
         if (top && peek(r, "$") && (r->at + 1 == r->n || r->p[r->at + 1] == '|')) {

@@ -36,6 +36,7 @@ typedef struct {
 typedef struct {
     const ds_json *target, *root; /* a schema, and what its references lead into; NULL: no schema's */
     const char *name;
+    uint32_t number; /* in the forest */
     bool done;
 } ref_rule;
 
@@ -48,7 +49,7 @@ typedef struct {
     bool bad;
     bool call;      /* an object's members are written as parameters of a call */
     bool raw;       /* strings are written as they are, without quotes and escapes */
-    ref_rule *refs; /* of rules 0 .. f.rules.n */
+    ref_rule *refs; /* rules of this front end */
     uint32_t n_refs, cap_refs;
     uint32_t any_rule, string_rule, char_rule, rest_rule, raw_rule, raw_char_rule; /* 0: not made yet */
     uint32_t values, depth, work;

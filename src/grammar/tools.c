@@ -87,6 +87,7 @@ static uint32_t parameters(schema *c, const ds_grammar_tool *t)
 {
     static const ds_regex_opts whole = { 0 };
     uint32_t input = 0;
+    ds_rc rc = DS_OK;
 
     if (t->input == DS_TOOL_JSON)
         return t->parameters ? by_schema(c, t->parameters) : loose(c);
@@ -94,8 +95,13 @@ static uint32_t parameters(schema *c, const ds_grammar_tool *t)
         c->raw = true;
         input = schema_any_string(c);
         c->raw = false;
-    } else if (ds_regex_tree(&c->f, t->definition, t->definition_bytes, &whole, &input, c->err) != DS_OK) {
-        ds_err_prefix(c->err, DS_E_ARG, "%s: ", c->label);
+    } else if (t->input == DS_TOOL_REGEX) {
+        rc = ds_regex_tree(&c->f, t->definition, t->definition_bytes, &whole, &input, c->err);
+    } else {
+        rc = ds_lark_tree(&c->f, t->definition, t->definition_bytes, &input, c->err);
+    }
+    if (rc != DS_OK) {
+        ds_err_prefix(c->err, rc, "%s: ", c->label);
         c->bad = true;
     }
     return written(c, text(c, "input"), true, input);

@@ -34,6 +34,8 @@ def test_forms(grammar, root, tmp_path):
     (tmp_path / "c.json").write_text('["yes", "no"]')
     assert {*grammar("sample", "--choices", tmp_path / "c.json", "--n", 50)} == {"yes", "no"}
     assert grammar("sample", "--regex", ".{20}", "--seed", 5, "--n", 3) == grammar("sample", "--regex", ".{20}", "--seed", 5, "--n", 3)
+    (tmp_path / "g.lark").write_text('start: /a+/ "b"i')
+    assert grammar("match", "--lark", tmp_path / "g.lark", stdin=b"aaB")["match"]
     assert "back references" in grammar("match", "--regex", r"(a)\1", rc=1)
     assert "leaves the language after 1 of 2 bytes" in grammar("mask", "--regex", "ab", "--tokenizer", tokenizer, "--prefix", "ax", rc=1)
     for wrong in [[], ["--regex", "a", "--choices", "x"], ["--regex", "a", "--n", "0"]]:
