@@ -82,6 +82,13 @@ typedef struct {
     int drafts;             /* drafts verified for a sequence in a step: 0 = off, N, DS_ENGINE_DRAFTS_AUTO = while it pays */
     uint32_t verify_rows;   /* draft rows of all sequences in a step at most; 0 = 64 */
 
+    /* A store of blocks outside the engine (struct ds_store, engine/store.h), which must outlive it; NULL: none. Not
+     * together with kv_memory. Its buffers are part of the plan, as host_kv. */
+    const struct ds_store *store;
+    uint32_t stage_blocks, stage_states; /* buffers; 0 = 64 and 4 */
+    uint32_t fetches;                    /* requests that wait for something from a store at a time; 0 = 8 */
+    uint32_t fetch_ms;                   /* they wait so long at most, and then compute; 0 = 1,000 */
+
     ds_engine_identity identity;
 
     /* Bytes of a token for stop strings; NULL: stop strings are refused. Called from the thread that runs the loop; valid until its next

@@ -194,6 +194,7 @@ typedef struct {
 
 #define DS_GEN_HIST 32 /* bucket i: [2^i, 2^(i+1)) microseconds, the first also what is below, the last what is above */
 #define DS_GEN_MAX_DRAFTS 15
+#define DS_GEN_MISSES 6 /* by ds_store_result, engine/store.h: 0 isn't one, gone, late, busy, I/O, corrupt */
 
 typedef struct {
     uint64_t n, sum_us;
@@ -213,8 +214,11 @@ typedef struct {
     uint64_t ended[DS_N_ENDED];                                 /* samples by ds_end_reason */
     uint64_t prompt_tokens, computed_tokens, recomputed_tokens; /* rows of prompts; of them again after preemption */
     uint64_t hit_state_tokens, hit_replay_tokens,
-        replayed_tokens;      /* cached tokens continued from saved state; by replay; rows that replay cost */
-    uint64_t hit_host_tokens; /* of the cached tokens those whose blocks came back from host memory */
+        replayed_tokens;                        /* cached tokens continued from saved state; by replay; rows that replay cost */
+    uint64_t hit_host_tokens, hit_store_tokens; /* of the cached tokens those whose blocks came from host memory, and from behind it */
+    uint64_t fetches, fetched_blocks, fetched_states; /* from there; what was asked for and didn't come, by cause */
+    uint64_t fetch_missed[DS_GEN_MISSES];
+    uint64_t saves_lost; /* blocks and states that had left the device before the store took them */
     uint64_t host_blocks_saved, host_blocks_evicted, host_states_saved, host_states_evicted;
     uint64_t output_tokens, dropped_tokens;                       /* reported; computed after the end was known */
     uint64_t drafted[DS_GEN_MAX_DRAFTS], kept[DS_GEN_MAX_DRAFTS]; /* by position in the block */

@@ -35,7 +35,7 @@ void ds_eng_enqueue(ds_eng_loop *e, ds_eng_sample *s)
 
 void ds_eng_dequeue(ds_eng_loop *e, ds_eng_sample *s)
 {
-    assert(s->state == S_WAITING);
+    assert(s->state == S_WAITING); /* whoever is FETCHING lets go first */
     if (s->prev)
         s->prev->next = s->next;
     else
@@ -79,6 +79,7 @@ static void release_seat(ds_eng_loop *e, ds_eng_sample *s)
 void ds_eng_release(ds_eng_loop *e, ds_eng_sample *s)
 {
     assert(s->busy_until <= e->done);
+    ds_eng_let_go(e, s);
     release_blocks(e, s);
     release_parked(e, s);
     release_seat(e, s);
@@ -98,6 +99,7 @@ static void restart(ds_eng_loop *e, ds_eng_sample *s)
     e->turn.recomputed_tokens += s->pos;
     s->pos = s->pos_max = 0;
     s->n_published = 0;
+    s->fetch_over = false;
     ds_eng_enqueue(e, s);
 }
 
@@ -164,6 +166,25 @@ static ds_eng_sample *worst_parked(const ds_eng_loop *e)
     return w;
 }
 
+/* The worst one that holds what came for it from the store and isn't `but`. */
+static ds_eng_sample *worst_holder(const ds_eng_loop *e, const ds_eng_sample *but)
+{
+    ds_eng_sample *w = NULL;
+
+    for (uint32_t l = 0; e->n_holding > 0 && l < N_LEVELS; l++)
+        for (ds_eng_sample *s = e->level_head[l]; s; s = s->next)
+            if (s->holds && s != but && (!w || worse(s, w)))
+                w = s;
+    return w;
+}
+
+/* What came for it from the store is needed elsewhere. It may still be there when its turn comes. */
+static void take_back(ds_eng_loop *e, ds_eng_sample *s)
+{
+    ds_eng_let_go(e, s);
+    s->fetch_over = true;
+}
+
 static void send_away(ds_eng_loop *e, ds_eng_sample *s, ds_eng_then then)
 {
     s->state = S_LEAVING;
@@ -186,12 +207,17 @@ static void unpark(ds_eng_loop *e, ds_eng_sample *s)
     release_parked(e, s);
     s->pos = s->pos_max = 0;
     s->n_published = 0;
+    s->fetch_over = false;
 }
 
 bool ds_eng_make_room(ds_eng_loop *e, const ds_eng_sample *for_whom)
 {
-    ds_eng_sample *w = NULL, *p;
+    ds_eng_sample *w = NULL, *p = worst_holder(e, NULL);
 
+    if (p) { /* who only waits goes first */
+        take_back(e, p);
+        return true;
+    }
     for (uint32_t i = 0; i < e->n_running; i++) {
         ds_eng_sample *s = e->running[i];
         if (s->state == S_LEAVING) {
@@ -237,24 +263,37 @@ static void preempt_for(ds_eng_loop *e, const ds_eng_sample *head)
 typedef struct {
     ds_eng_hit kind;
     uint32_t pos;   /* tokens that need not be computed */
-    uint32_t state; /* HIT_STATE */
-    bool in_host;   /* the state is a buffer of host memory */
-    bool approx;    /* what is found there rests on a replay, or is one */
+    uint32_t state; /* HIT_STATE; NONE: it is in the store */
+    bool approx;    /* what is found there rests on a replay, or is one; of what is in the store nobody knows yet */
     bool exact;     /* only what is exact was looked at */
+    uint32_t run;   /* blocks that are there, whatever the hit makes of them */
+    uint32_t most;  /* that could be of use */
 } found;
 
-/* Block i of a sample's keys on the device; NONE: not there, or not exact where it has to be. */
-static uint32_t device_block(const ds_eng_loop *e, const ds_eng_sample *s, uint32_t i, bool exact)
+typedef enum { DEVICE_ONLY, AND_STORED_BLOCKS, AND_STORED_STATES } where;
+
+uint32_t ds_eng_device_block(const ds_eng_loop *e, const ds_eng_sample *s, uint32_t i, bool exact)
 {
     uint32_t b = ds_blocks_find(&e->blocks, &s->keys[i]);
     return b != NONE && exact && e->blocks.approx[b] ? NONE : b;
 }
 
-/* The same in host memory. */
-static uint32_t host_block(ds_eng_loop *e, const ds_eng_sample *s, uint32_t i, bool exact)
+/* How many of a sample's first `most` blocks are there; of these, in front of the first approximate one, *n_exact. */
+static uint32_t run_of_blocks(const ds_eng_loop *e, const ds_eng_sample *s, uint32_t most, bool exact, where look, uint32_t *n_exact)
 {
-    uint32_t h = ds_tier_find(&e->host_blocks, &s->keys[i]);
-    return h != NONE && exact && e->host_blocks.approx[h] ? NONE : h;
+    uint32_t have = 0, promised = 0; /* promised: blocks that the store has, up to here */
+
+    *n_exact = most;
+    for (; have < most; have++) {
+        uint32_t block = ds_eng_device_block(e, s, have, exact);
+        if (block == NONE && have >= promised && look != DEVICE_ONLY)
+            promised = have + e->store->fn->match(e->store->ctx, &s->keys[have], most - have, exact);
+        if (block == NONE && have >= promised)
+            break;
+        if (block != NONE && e->blocks.approx[block] && *n_exact > have)
+            *n_exact = have;
+    }
+    return have;
 }
 
 /* Whether a saved state at position P, with decoder windows from dec_start on, serves a sequence that goes on there
@@ -272,10 +311,10 @@ static bool state_serves(const ds_eng_loop *e, const ds_eng_sample *s, uint32_t 
  * its own text, and never by a replay that it didn't begin with: its bits stay what they were. For the same reason
  * one whose bits are those of a cold run passes over what rests on a replay; a reproducible one does so from the
  * start. */
-static found find_hit(ds_eng_loop *e, ds_eng_sample *s, uint64_t now_us)
+static found find_hit(ds_eng_loop *e, ds_eng_sample *s, where look, uint64_t now_us)
 {
     found f = { .state = NONE };
-    uint32_t n = s->req->n_prompt, longest = n > e->hit_margin ? (n - e->hit_margin) / DS_BLOCK_TOKENS : 0, have = 0, most, n_exact = 0;
+    uint32_t n = s->req->n_prompt, longest = n > e->hit_margin ? (n - e->hit_margin) / DS_BLOCK_TOKENS : 0, have, most, n_exact;
     bool back = s->admitted, exact = s->req->reproducible || (back && !s->approx);
     bool replay = e->o->mode == DS_ENGINE_CED && !e->o->no_replay && !exact && !back;
 
@@ -284,30 +323,38 @@ static found find_hit(ds_eng_loop *e, ds_eng_sample *s, uint64_t now_us)
     most = back ? (s->goal - 1) / DS_BLOCK_TOKENS : longest;
     if (most > s->n_keys)
         most = s->n_keys;
-    for (; have < most; have++) {
-        uint32_t block = device_block(e, s, have, exact), host = block == NONE ? host_block(e, s, have, exact) : NONE;
-        if (block == NONE && host == NONE)
-            break;
-        if (!(block != NONE ? e->blocks.approx[block] : e->host_blocks.approx[host]) && n_exact == have)
-            n_exact++;
-    }
+    have = run_of_blocks(e, s, most, exact, look, &n_exact);
+    f = (found){ .state = NONE, .exact = exact, .run = have, .most = most };
     if (back && s->first_hit == HIT_REPLAY) { /* the same way, or none: other ways have other bits */
         if (have * DS_BLOCK_TOKENS >= s->first_hit_pos)
-            f = (found){ .kind = HIT_REPLAY, .pos = s->first_hit_pos, .state = NONE, .approx = true, .exact = exact };
+            f = (found){
+                .kind = HIT_REPLAY, .pos = s->first_hit_pos, .state = NONE, .approx = true, .exact = exact, .run = have, .most = most
+            };
         return f;
     }
     for (uint32_t k = have; k > 0; k--) {
-        uint32_t i = ds_states_find(&e->states, &s->keys[k - 1], now_us), P = k * DS_BLOCK_TOKENS;
-        const ds_tier *t = &e->host_states;
+        uint32_t i = ds_states_find(&e->states, &s->keys[k - 1], now_us), P = k * DS_BLOCK_TOKENS, dec_start;
         if (i != NONE && !(exact && e->states.approx[i]) && state_serves(e, s, e->states.dec_start[i], P))
-            return (found){ HIT_STATE, P, i, false, k > n_exact || e->states.approx[i], exact };
-        i = ds_tier_find(&e->host_states, &s->keys[k - 1]);
-        if (i != NONE && !(exact && t->approx[i]) && state_serves(e, s, t->note[i], P))
-            return (found){ HIT_STATE, P, i, true, k > n_exact || t->approx[i], exact };
+            return (found){ HIT_STATE, P, i, k > n_exact || e->states.approx[i], exact, have, most };
+        if (look == AND_STORED_STATES && e->store->fn->match_state(e->store->ctx, &s->keys[k - 1], exact, &dec_start) &&
+            state_serves(e, s, dec_start, P))
+            return (found){ HIT_STATE, P, NONE, false, exact, have, most };
         if (replay)
-            return (found){ HIT_REPLAY, P, NONE, false, true, exact };
+            return (found){ HIT_REPLAY, P, NONE, true, exact, have, most };
     }
     return f;
+}
+
+/* What the store promises on top of what the device has: a longer prefix, or a state where there was none. */
+static bool is_better(const found *p, const found *f)
+{
+    return p->pos > f->pos || (p->pos == f->pos && p->kind == HIT_STATE && f->kind != HIT_STATE);
+}
+
+/* The block behind those that the device has is on its way to somebody else. */
+static bool next_is_expected(const ds_eng_loop *e, const ds_eng_sample *s, const found *f)
+{
+    return e->fetches.n_under_way > 0 && !s->req->no_cache && f->run < f->most && ds_blocks_is_expected(&e->blocks, &s->keys[f->run]);
 }
 
 /* Somebody is computing more of this prompt's prefix than is there now: it pays to wait. */
@@ -422,9 +469,7 @@ static void begin_prompt(ds_eng_loop *e, ds_eng_step *st, ds_eng_sample *s, cons
     s->approx = f->approx;
     if (s->scored) /* a reader may have it by now */
         s->dev.prompt_lp = NULL;
-    if (f->kind == HIT_STATE && f->in_host) {
-        ds_eng_op(st, DS_DEV_LOAD_SLOT, f->state, s->seat);
-    } else if (f->kind == HIT_STATE) {
+    if (f->kind == HIT_STATE) {
         ds_states_pin(&e->states, f->state);
         ds_eng_op(st, DS_DEV_COPY_SLOT, ds_states_slot(&e->states, f->state), s->seat);
         ds_eng_after_step(st, AFTER_UNPIN, f->state);
@@ -462,88 +507,111 @@ static void note_start(ds_eng_loop *e, ds_eng_sample *s, uint64_t now_us)
     ds_eng_mark(e, s);
 }
 
-static void pin_state(ds_eng_loop *e, const found *f)
+/* References to the blocks found; what the sample held is the same or goes. */
+static void take_hits(ds_eng_loop *e, ds_eng_sample *s, uint32_t hits, bool exact)
 {
-    if (f->kind == HIT_STATE && f->in_host)
-        ds_tier_pin(&e->host_states, f->state);
-    else if (f->kind == HIT_STATE)
-        ds_states_pin(&e->states, f->state);
+    for (uint32_t i = 0; i < hits; i++)
+        ds_blocks_ref(&e->blocks, ds_eng_device_block(e, s, i, exact));
+    ds_eng_let_go(e, s);
+    for (uint32_t i = 0; i < hits; i++)
+        s->blocks[i] = ds_eng_device_block(e, s, i, exact);
 }
 
-static void unpin_state(ds_eng_loop *e, const found *f)
+/* Blocks that the sample takes from those nobody uses: some of a hit on the device, all of it that isn't there, and
+ * all behind it. */
+static bool fits(const ds_eng_loop *e, const ds_eng_sample *s, const found *f)
 {
-    if (f->kind == HIT_STATE && f->in_host)
-        ds_tier_unpin(&e->host_states, f->state);
-    else if (f->kind == HIT_STATE)
-        ds_states_unpin(&e->states, f->state);
+    uint32_t need = ds_eng_blocks_for(s->goal), hits = f->pos / DS_BLOCK_TOKENS;
+
+    for (uint32_t i = 0; i < hits; i++) {
+        uint32_t b = ds_eng_device_block(e, s, i, f->exact);
+        need -= b != NONE && e->blocks.ref[b] > 0;
+    }
+    return ds_blocks_available(&e->blocks) >= need + watermark(e);
 }
 
-/* References to the blocks found on the device, and blocks for those in host memory with operations that bring them
- * back; these are found by others from now on, for whoever reads them does so behind the operations. All that was
- * found is held before the first block is taken, since taking one may send another to host memory and that one's
- * buffer may be the least recently used. */
-static void take_hits(ds_eng_loop *e, ds_eng_step *st, ds_eng_sample *s, uint32_t hits, bool exact)
+/* The store has more of the prefix than the device: fetch it. ADMITTED: it came at once, or there is nothing to
+ * fetch. */
+static verdict fetch_more(ds_eng_loop *e, ds_eng_step *st, ds_eng_sample *s, const found *f, const found *p)
 {
-    for (uint32_t i = 0; i < hits; i++) {
-        s->blocks[i] = device_block(e, s, i, exact);
-        if (s->blocks[i] != NONE)
-            ds_blocks_ref(&e->blocks, s->blocks[i]);
-        else
-            ds_tier_pin(&e->host_blocks, host_block(e, s, i, exact));
-    }
-    for (uint32_t i = 0; i < hits; i++) {
-        uint32_t host;
-        if (s->blocks[i] != NONE)
-            continue;
-        host = host_block(e, s, i, exact);
-        s->blocks[i] = ds_eng_take_block(e, st);
-        assert(s->blocks[i] != NONE);
-        ds_eng_op(st, DS_DEV_LOAD_BLOCK, host, s->blocks[i]);
-        ds_blocks_publish(&e->blocks, s->blocks[i], &s->keys[i], e->host_blocks.approx[host]);
-        ds_tier_unpin(&e->host_blocks, host);
-    }
+    uint32_t n = p->pos / DS_BLOCK_TOKENS;
+
+    if (!is_better(p, f))
+        return ADMITTED;
+    if (!fits(e, s, p))
+        return NO_MEMORY;
+    if (e->fetches.n_free == 0 || ds_eng_ops_left(e, st) < 2 * n + 2)
+        return NOT_YET;
+    ds_eng_let_go(e, s); /* of an earlier fetch that brought a part */
+    ds_eng_fetch(e, st, s,
+                 &(ds_eng_prefix){ .n = n, .exact = p->exact, .fetch_state = p->kind == HIT_STATE && p->state == NONE, .state = p->state });
+    return s->state == S_FETCHING ? NOT_YET : ADMITTED;
+}
+
+/* Else it would wait for memory that it has itself. */
+static bool holds_only_hits(const ds_eng_loop *e, const ds_eng_sample *s, const found *f)
+{
+    if (s->holds && s->n_blocks > f->pos / DS_BLOCK_TOKENS)
+        return false;
+    for (uint32_t i = 0; s->holds && i < s->n_blocks; i++)
+        if (s->blocks[i] != ds_eng_device_block(e, s, i, f->exact))
+            return false;
+    return true;
+}
+
+/* Of what came, not all may have been of use: a miss in the middle. */
+static void count_fetched(ds_eng_loop *e, const ds_eng_sample *s, uint32_t hits)
+{
+    uint32_t far = s->n_fetched_far < hits ? s->n_fetched_far : hits, near = s->n_fetched - s->n_fetched_far;
+
+    near = near < hits - far ? near : hits - far;
+    e->turn.hit_store_tokens += far * DS_BLOCK_TOKENS;
+    e->turn.hit_host_tokens += near * DS_BLOCK_TOKENS;
 }
 
 static verdict admit_prompt(ds_eng_loop *e, ds_eng_step *st, ds_eng_sample *s, uint64_t now_us)
 {
     ds_eng_request *r = s->req;
-    bool fork = r->fork_pending && s->index == 0;
-    uint32_t idle = 0, hits, need, state = NONE, n_host = 0;
-    found f;
+    bool fork = r->fork_pending && s->index == 0, ask = e->store && !s->fetch_over && !r->no_cache && now_us >= e->store_rest_us;
+    where look = !ask ? DEVICE_ONLY : ds_states_next(&e->states) == NONE ? AND_STORED_BLOCKS : AND_STORED_STATES;
+    uint32_t hits, state = NONE;
+    found f, p;
+    verdict v;
 
     if (e->n_prefilling == e->o->prefills || (e->o->mode == DS_ENGINE_CED && e->n_free_tails == 0))
         return NOT_YET;
     s->goal = s->n_out > 0 ? r->n_prompt + s->n_out - 1 : r->n_prompt - fork;
-    f = find_hit(e, s, now_us);
-    if (prefix_is_coming(e, s, &f))
+    f = find_hit(e, s, DEVICE_ONLY, now_us);
+    p = ask ? find_hit(e, s, look, now_us) : f;
+    if (next_is_expected(e, s, &f) || prefix_is_coming(e, s, &p))
         return NOT_YET;
-    hits = f.pos / DS_BLOCK_TOKENS;
-    for (uint32_t i = 0; i < hits; i++) {
-        uint32_t b = device_block(e, s, i, f.exact);
-        n_host += b == NONE;
-        idle += b != NONE && e->blocks.ref[b] == 0;
-    }
-    need = ds_eng_blocks_for(s->goal) - hits + n_host;
-    if (ds_blocks_available(&e->blocks) < idle + need + watermark(e))
+    v = fetch_more(e, st, s, &f, &p);
+    if (v != ADMITTED)
+        return v;
+    if (ask)
+        f = find_hit(e, s, DEVICE_ONLY, now_us);
+    if (!holds_only_hits(e, s, &f))
+        ds_eng_let_go(e, s);
+    if (!fits(e, s, &f))
         return NO_MEMORY;
-    pin_state(e, &f); /* taking another must not take this one */
+    if (f.kind == HIT_STATE)
+        ds_states_pin(&e->states, f.state); /* taking another must not take this one */
     if (fork)
         state = ds_eng_take_state(e, st);
-    if (!f.in_host || (fork && state == NONE))
-        unpin_state(e, &f);
+    if (f.kind == HIT_STATE)
+        ds_states_unpin(&e->states, f.state);
     if (fork && state == NONE)
         return NOT_YET;
     s->fork = fork;
     s->fork_state = state;
-    take_hits(e, st, s, hits, f.exact);
+    hits = f.pos / DS_BLOCK_TOKENS;
+    take_hits(e, s, hits, f.exact);
     for (s->n_blocks = hits; s->n_blocks < ds_eng_blocks_for(s->goal); s->n_blocks++) {
         s->blocks[s->n_blocks] = ds_eng_take_block(e, st);
         assert(s->blocks[s->n_blocks] != NONE);
     }
     take_seat(e, st, s);
     begin_prompt(e, st, s, &f);
-    if (f.in_host)
-        unpin_state(e, &f);
     e->turn.replayed_tokens += s->replayed;
     if (!s->admitted) {
         s->first_hit = f.kind;
@@ -551,7 +619,7 @@ static verdict admit_prompt(ds_eng_loop *e, ds_eng_step *st, ds_eng_sample *s, u
         e->turn.prompt_tokens += r->n_prompt;
         e->turn.hit_state_tokens += f.kind == HIT_STATE ? f.pos : 0;
         e->turn.hit_replay_tokens += f.kind == HIT_REPLAY ? f.pos : 0;
-        e->turn.hit_host_tokens += n_host * DS_BLOCK_TOKENS;
+        count_fetched(e, s, hits);
     }
     note_start(e, s, now_us);
     return ADMITTED;
@@ -602,11 +670,22 @@ void ds_eng_admit(ds_eng_loop *e, ds_eng_step *st, uint64_t now_us)
         uint32_t level = s->level;
         verdict v;
         looks -= looks > 0;
+        if (s->state == S_FETCHING) {
+            head[level] = next;
+            continue;
+        }
         if (e->states.n_free_seats == 0) {
             preempt_for(e, s);
             return;
         }
         v = admit(e, st, s, now_us);
+        if (v == NO_MEMORY && e->n_holding > 0) { /* what is kept for who comes later goes first */
+            ds_eng_sample *h = worst_holder(e, s);
+            if (h && (worse(h, s) || e->n_running == 0)) {
+                take_back(e, h);
+                v = admit(e, st, s, now_us);
+            }
+        }
         if (v == NO_MEMORY && e->n_running == 0 && e->n_parked > 0) { /* parked ones hold what nobody running will give back */
             ds_eng_sample *p = worst_parked(e);
             if (p) {

@@ -18,6 +18,7 @@
 
 #include "base/err.h"
 #include "engine/sampler.h"
+#include "engine/store.h"
 #include "kv/layout.h"
 #include "kv/state.h"
 #include "model/model.h"
@@ -50,14 +51,6 @@ typedef struct {
     uint32_t dec_start; /* DS_KV_STATE_ENCODER: none */
     bool approx;
 } ds_dev_op;
-
-/* Stage memory: buffers that the device copies to and from, and the host reads and writes. Who fills or empties one
- * does it in turn with the operations, which run in the order of the steps. */
-typedef struct {
-    uint8_t *blocks, *states;          /* [n_blocks][block_bytes], [n_states][state_bytes] */
-    uint32_t n_blocks, n_states;       /* 0: there are none */
-    uint64_t block_bytes, state_bytes; /* state: header and slot */
-} ds_dev_stage;
 
 /* What the device knows of a sample, for as long as one of its rows is on the device. */
 typedef struct {
@@ -151,7 +144,7 @@ struct ds_backend {
     struct ds_device *device; /* of samplers' tables; NULL: a stub, which has none */
     uint32_t vocab, drafts, window, rollback, lookback, max_context;
     uint64_t block_bytes, slot_bytes;
-    ds_dev_stage stage;
+    ds_store_stage stage; /* that operations copy to and from */
 };
 
 /* Sizes that the engine decides; both backends take all their memory in create. */

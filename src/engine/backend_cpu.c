@@ -129,7 +129,7 @@ static void load_slot(cpu_dev *d, const ds_dev_op *op)
 
 static void run_op(cpu_dev *d, const ds_dev_op *op)
 {
-    const ds_dev_stage *stage = &d->base.stage;
+    const ds_store_stage *stage = &d->base.stage;
 
     switch (op->kind) {
     case DS_DEV_RESET:
@@ -605,12 +605,12 @@ void ds_backend_cpu_hook(ds_backend *b, ds_draft_hook *fn, void *ctx)
 
 static ds_rc take_stage(cpu_dev *d, ds_err *err)
 {
-    ds_dev_stage *s = &d->base.stage;
+    ds_store_stage *s = &d->base.stage;
 
-    *s = (ds_dev_stage){ .n_blocks = d->size.n_stage_blocks,
-                         .n_states = d->size.n_stage_states,
-                         .block_bytes = d->base.block_bytes,
-                         .state_bytes = DS_KV_STATE_HEADER + d->base.slot_bytes };
+    *s = (ds_store_stage){ .n_blocks = d->size.n_stage_blocks,
+                           .n_states = d->size.n_stage_states,
+                           .block_bytes = d->base.block_bytes,
+                           .state_bytes = DS_KV_STATE_HEADER + d->base.slot_bytes };
     if (s->n_blocks)
         s->blocks = ds_mem_take(&d->mem, DS_MEM_STAGE, s->n_blocks * s->block_bytes, NULL);
     if (s->n_states)

@@ -285,7 +285,7 @@ static void load_slot(null_dev *d, const ds_dev_op *op)
 
 static void run_op(null_dev *d, const ds_dev_op *op)
 {
-    const ds_dev_stage *stage = &d->base.stage;
+    const ds_store_stage *stage = &d->base.stage;
 
     switch (op->kind) {
     case DS_DEV_RESET:
@@ -421,10 +421,10 @@ ds_rc ds_backend_null_create(ds_backend **out, const ds_engine_stub *o, const ds
     ds_backend_null_bytes(o, &d->base.block_bytes, &d->base.slot_bytes);
     d->slot = calloc(size->n_slots, sizeof *d->slot);
     d->kv = calloc(size->n_blocks, sizeof *d->kv * (o->verify ? DS_BLOCK_TOKENS : 1));
-    d->base.stage = (ds_dev_stage){ .n_blocks = size->n_stage_blocks,
-                                    .n_states = size->n_stage_states,
-                                    .block_bytes = d->base.block_bytes,
-                                    .state_bytes = DS_KV_STATE_HEADER + d->base.slot_bytes };
+    d->base.stage = (ds_store_stage){ .n_blocks = size->n_stage_blocks,
+                                      .n_states = size->n_stage_states,
+                                      .block_bytes = d->base.block_bytes,
+                                      .state_bytes = DS_KV_STATE_HEADER + d->base.slot_bytes };
     d->base.stage.blocks = calloc((size_t)size->n_stage_blocks + 1, d->base.stage.block_bytes);
     d->base.stage.states = calloc((size_t)size->n_stage_states + 1, d->base.stage.state_bytes);
     d->tails = calloc(size->n_tails ? size->n_tails : 1, sizeof *d->tails);

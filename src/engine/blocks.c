@@ -7,7 +7,7 @@ uint64_t ds_blocks_bytes(uint32_t n)
 {
     const ds_blocks *b = NULL;
 
-    return (n + 1ull) * (sizeof *b->ref + sizeof *b->next + sizeof *b->prev + sizeof *b->approx) + ds_keytab_bytes(n);
+    return (n + 1ull) * (sizeof *b->ref + sizeof *b->next + sizeof *b->prev + sizeof *b->approx + sizeof *b->expected) + ds_keytab_bytes(n);
 }
 
 ds_rc ds_blocks_init(ds_blocks *b, uint32_t n, ds_err *err)
@@ -17,7 +17,8 @@ ds_rc ds_blocks_init(ds_blocks *b, uint32_t n, ds_err *err)
     b->next = calloc((size_t)n + 1, sizeof *b->next);
     b->prev = calloc((size_t)n + 1, sizeof *b->prev);
     b->approx = calloc(n, sizeof *b->approx);
-    if (!b->ref || !b->next || !b->prev || !b->approx) {
+    b->expected = calloc(n, sizeof *b->expected);
+    if (!b->ref || !b->next || !b->prev || !b->approx || !b->expected) {
         ds_blocks_fini(b);
         return ds_fail(err, DS_E_NOMEM, "engine: out of memory for %u blocks", n);
     }
@@ -38,6 +39,7 @@ void ds_blocks_fini(ds_blocks *b)
     free(b->next);
     free(b->prev);
     free(b->approx);
+    free(b->expected);
     ds_keytab_fini(&b->keys);
     *b = (ds_blocks){ 0 };
 }
@@ -84,7 +86,7 @@ void ds_blocks_ref(ds_blocks *b, uint32_t i)
 
 void ds_blocks_unref(ds_blocks *b, uint32_t i)
 {
-    assert(i < b->n && b->ref[i] > 0);
+    assert(i < b->n && b->ref[i] > 0 && !(b->ref[i] == 1 && b->expected[i]));
     if (--b->ref[i] == 0)
         link_block(b, i, b->keys.used[i] ? b->prev[b->n] : b->n);
 }
@@ -94,10 +96,11 @@ bool ds_blocks_publish(ds_blocks *b, uint32_t i, const ds_key *k, bool approx)
     uint32_t old = ds_keytab_find(&b->keys, k);
 
     assert(b->ref[i] > 0);
-    if (b->keys.used[i] || (old != UINT32_MAX && (approx || !b->approx[old])))
+    if (b->keys.used[i] || (old != UINT32_MAX && !b->expected[old] && (approx || !b->approx[old])))
         return false;
     if (old != UINT32_MAX) {
         bool idle = b->ref[old] == 0;
+        b->expected[old] = false;
         if (idle)
             unlink_block(b, old);
         ds_keytab_drop(&b->keys, old);
@@ -110,7 +113,40 @@ bool ds_blocks_publish(ds_blocks *b, uint32_t i, const ds_key *k, bool approx)
     return true;
 }
 
+bool ds_blocks_expect(ds_blocks *b, uint32_t i, const ds_key *k)
+{
+    assert(b->ref[i] > 0 && !b->keys.used[i]);
+    if (ds_keytab_find(&b->keys, k) != UINT32_MAX)
+        return false;
+    ds_keytab_put(&b->keys, k, i);
+    b->expected[i] = true;
+    return true;
+}
+
+bool ds_blocks_arrive(ds_blocks *b, uint32_t i, const ds_key *k, bool approx)
+{
+    ds_blocks_miss(b, i);
+    return ds_blocks_publish(b, i, k, approx);
+}
+
+void ds_blocks_miss(ds_blocks *b, uint32_t i)
+{
+    if (!b->expected[i])
+        return;
+    b->expected[i] = false;
+    ds_keytab_drop(&b->keys, i);
+}
+
 uint32_t ds_blocks_find(const ds_blocks *b, const ds_key *k)
 {
-    return ds_keytab_find(&b->keys, k);
+    uint32_t i = ds_keytab_find(&b->keys, k);
+
+    return i != UINT32_MAX && b->expected[i] ? UINT32_MAX : i;
+}
+
+bool ds_blocks_is_expected(const ds_blocks *b, const ds_key *k)
+{
+    uint32_t i = ds_keytab_find(&b->keys, k);
+
+    return i != UINT32_MAX && b->expected[i];
 }

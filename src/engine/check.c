@@ -12,7 +12,7 @@ static _Thread_local uint8_t seats[MAX_CHECKED], tails[MAX_CHECKED];
 
 #define WRONG(...) (snprintf(text, sizeof text, __VA_ARGS__), text)
 
-static const char *count_sample(const ds_eng_sample *s)
+static const char *count_sample(const ds_eng_loop *e, const ds_eng_sample *s)
 {
     bool seated = s->state == S_PROMPT || s->state == S_DECODE || s->state == S_LEAVING;
 
@@ -22,6 +22,13 @@ static const char *count_sample(const ds_eng_sample *s)
         pins[s->parked]++;
     if (s->fork_state != NONE)
         pins[s->fork_state]++;
+    if (s->held_state != NONE)
+        pins[s->held_state]++;
+    if (s->state == S_FETCHING && e->fetches.f[s->fetch].state != NONE)
+        pins[e->fetches.f[s->fetch].state]++;
+    if (s->holds != (s->holds && (s->state == S_WAITING || s->state == S_FETCHING) && s->parked == NONE) ||
+        (s->held_state != NONE && !s->holds) || (s->state == S_FETCHING && !s->holds))
+        return WRONG("a sample in state %d holds what came from the store: %d", s->state, s->holds);
     if (s->tail != NONE && tails[s->tail]++)
         return WRONG("tail %u twice", s->tail);
     if (seated != (s->seat != NONE))
@@ -33,7 +40,7 @@ static const char *count_sample(const ds_eng_sample *s)
             return WRONG("a sample in state %d holds something", s->state);
         return NULL;
     }
-    if (s->state == S_WAITING && s->parked == NONE && s->n_blocks)
+    if (s->state == S_WAITING && s->parked == NONE && s->n_blocks && !s->holds)
         return WRONG("a waiting sample that isn't parked holds blocks");
     if (s->pos > s->pos_max || s->pos_max > s->dev.limit)
         return WRONG("position %u, at most %u, limit %u", s->pos, s->pos_max, s->dev.limit);
@@ -77,6 +84,10 @@ static const char *check_step(const ds_eng_loop *e, const ds_eng_step *st)
             if (tails[st->after[i].what]++)
                 return WRONG("tail %u twice", st->after[i].what);
             break;
+        case AFTER_DROP:
+            if (e->fetches.f[st->after[i].what].ticket == 0 || e->fetches.f[st->after[i].what].who)
+                return WRONG("fetch %u isn't one that is read", st->after[i].what);
+            break;
         }
     return NULL;
 }
@@ -96,7 +107,7 @@ static const char *check_blocks(const ds_eng_loop *e)
     for (uint32_t i = 0; i < b->n; i++) {
         if (b->ref[i] != refs[i])
             return WRONG("block %u has %u references, counted %u", i, b->ref[i], refs[i]);
-        if (b->keys.used[i] && ds_blocks_find(b, &b->keys.key[i]) != i)
+        if (b->keys.used[i] && ds_keytab_find(&b->keys, &b->keys.key[i]) != i)
             return WRONG("block %u isn't found by its key", i);
         idle += b->ref[i] != 0;
     }
@@ -124,29 +135,43 @@ static const char *check_states(const ds_eng_loop *e)
     return used == s->n_seats ? NULL : WRONG("%u of %u seats are lost", s->n_seats - used, s->n_seats);
 }
 
-static const char *check_tier(const ds_tier *t, const char *name)
+/* Who fetches has a ticket with its blocks; who expects something else is wrong. */
+static const char *check_fetches(const ds_eng_loop *e)
 {
-    uint32_t n = 0, used = 0;
+    uint32_t under_way = 0, expected = 0, flagged = 0, unused = 0;
 
-    for (uint32_t i = t->next[t->n]; i != t->n; i = t->next[i])
-        if (t->prev[t->next[i]] != i || ++n > t->n)
-            return WRONG("host %s: the list is broken at buffer %u", name, i);
-    for (uint32_t i = 0; i < t->n; i++) {
-        used += t->keys.used[i];
-        if (t->pins[i])
-            return WRONG("host %s: buffer %u is pinned between turns", name, i);
-        if (t->keys.used[i] && ds_keytab_find(&t->keys, &t->keys.key[i]) != i)
-            return WRONG("host %s: buffer %u isn't found by its key", name, i);
+    for (uint32_t i = 0; i < e->fetches.n; i++) {
+        const ds_fetch *f = &e->fetches.f[i];
+        unused += f->ticket == 0;
+        if (!f->ticket || !f->who)
+            continue;
+        under_way++;
+        if (f->who->state != S_FETCHING || f->who->fetch != i)
+            return WRONG("fetch %u is for a sample in state %d with fetch %u", i, f->who->state, f->who->fetch);
+        for (uint32_t k = 0, at = 0; k < f->n; k++) {
+            while (at < f->who->n_blocks && f->who->blocks[at] != f->block[k])
+                at++;
+            if (at == f->who->n_blocks)
+                return WRONG("fetch %u: its sample doesn't hold block %u", i, f->block[k]);
+            expected += e->blocks.expected[f->block[k]];
+        }
     }
-    return n == t->n && used == t->n_used ? NULL
-                                          : WRONG("host %s: %u of %u in the list, %u used, counted %u", name, n, t->n, t->n_used, used);
+    for (uint32_t i = 0; i < e->blocks.n; i++) {
+        flagged += e->blocks.expected[i];
+        if (e->blocks.expected[i] && (e->blocks.ref[i] != 1 || !e->blocks.keys.used[i]))
+            return WRONG("block %u is expected and has %u references", i, e->blocks.ref[i]);
+    }
+    if (expected != flagged || under_way != e->fetches.n_under_way || unused != e->fetches.n_free)
+        return WRONG("%u blocks are expected, %u by fetches; %u fetches, counted %u; %u free, counted %u", flagged, expected,
+                     e->fetches.n_under_way, under_way, e->fetches.n_free, unused);
+    return NULL;
 }
 
 const char *ds_engine_check(const ds_engine *engine)
 {
     const ds_eng_loop *e = &engine->loop;
     const char *wrong = NULL;
-    uint32_t waiting = 0, parked = 0, running = 0, live = 0, all_tails = e->n_free_tails;
+    uint32_t waiting = 0, parked = 0, running = 0, live = 0, holding = 0, all_tails = e->n_free_tails;
 
     if (e->blocks.n > MAX_CHECKED || e->states.n_saved > MAX_CHECKED || e->states.n_seats > MAX_CHECKED)
         return WRONG("too large to be checked");
@@ -159,8 +184,9 @@ const char *ds_engine_check(const ds_engine *engine)
         uint32_t gone = 0;
         for (uint32_t k = 0; r && k < r->n_samples && !wrong; k++) {
             const ds_eng_sample *s = &r->samples[k];
-            wrong = count_sample(s);
-            waiting += s->state == S_WAITING;
+            wrong = count_sample(e, s);
+            waiting += s->state == S_WAITING || s->state == S_FETCHING;
+            holding += s->holds;
             parked += s->parked != NONE;
             running += s->seat != NONE;
             gone += s->state == S_GONE;
@@ -181,16 +207,16 @@ const char *ds_engine_check(const ds_engine *engine)
     if (!wrong)
         wrong = check_states(e);
     if (!wrong)
-        wrong = check_tier(&e->host_blocks, "blocks");
-    if (!wrong)
-        wrong = check_tier(&e->host_states, "states");
+        wrong = check_fetches(e);
+    if (!wrong && engine->host)
+        wrong = ds_hoststore_check(engine->host);
     if (wrong)
         return wrong;
     for (uint32_t i = 0; i < e->o->prefills; i++)
         all_tails += tails[i];
     if (e->o->mode == DS_ENGINE_CED && all_tails != e->o->prefills)
         return WRONG("%u of %u tails are accounted for", all_tails, e->o->prefills);
-    if (waiting != e->n_waiting || parked != e->n_parked || running != e->n_running || live < e->n_live)
+    if (waiting != e->n_waiting || parked != e->n_parked || holding != e->n_holding || running != e->n_running || live < e->n_live)
         return WRONG("waiting %u (%u), parked %u (%u), running %u (%u), live %u (%u)", e->n_waiting, waiting, e->n_parked, parked,
                      e->n_running, running, e->n_live, live);
     return NULL;

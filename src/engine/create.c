@@ -54,12 +54,19 @@ static ds_rc fill(ds_engine_opts *o, uint32_t context_limit, uint32_t model_draf
     o->state_ttl_ms = or_default(o->state_ttl_ms, 600000);
     o->ageing_ms = or_default(o->ageing_ms, 1000);
     o->verify_rows = or_default(o->verify_rows, 64);
+    o->stage_blocks = or_default(o->stage_blocks, 64);
+    o->stage_states = or_default(o->stage_states, 4);
+    o->fetches = or_default(o->fetches, 8);
+    o->fetch_ms = or_default(o->fetch_ms, 1000);
     if ((rc = range("max_running", o->max_running, 1, 4096, err)) != DS_OK ||
         (rc = range("max_context", o->max_context, 2, context_limit, err)) != DS_OK ||
         (rc = range("max_requests", o->max_requests, 1, 1u << 20, err)) != DS_OK ||
         (rc = range("max_samples", o->max_samples, 1, 32, err)) != DS_OK ||
         (rc = range("step_tokens", o->step_tokens, 1, 1u << 18, err)) != DS_OK ||
         (rc = range("verify_rows", o->verify_rows, 1, 1u << 16, err)) != DS_OK ||
+        (rc = range("stage_blocks", o->stage_blocks, 1, 1u << 28, err)) != DS_OK ||
+        (rc = range("stage_states", o->stage_states, 1, 1u << 24, err)) != DS_OK ||
+        (rc = range("fetches", o->fetches, 1, 256, err)) != DS_OK || (rc = range("fetch_ms", o->fetch_ms, 1, 600000, err)) != DS_OK ||
         (rc = range("mode", o->mode, 0, DS_ENGINE_EXACT, err)) != DS_OK)
         return rc;
     if (o->prefills > o->max_running)
@@ -94,8 +101,8 @@ static ds_backend_size sizes(const ds_engine_opts *o, const ds_gen_plan *p)
         .max_logits = o->max_running + (o->drafts ? o->verify_rows : 0) + DS_DEV_PROMPT_LOGITS,
         .bf16 = o->bf16,
         .no_drafts = o->drafts == 0,
-        .n_stage_blocks = p->host_blocks,
-        .n_stage_states = p->host_states,
+        .n_stage_blocks = o->store ? o->stage_blocks : p->host_blocks,
+        .n_stage_states = o->store ? o->stage_states : p->host_states,
     };
 }
 
@@ -109,6 +116,12 @@ static ds_rc share_host(ds_gen_plan *p, const ds_engine_opts *o, uint64_t block_
     uint64_t states, blocks;
 
     slot_bytes += DS_KV_STATE_HEADER;
+    if (o->store && o->kv_memory)
+        return ds_fail(err, DS_E_ARG, "engine: host memory for prefixes besides a store: the store has its own");
+    if (o->store && o->no_prefix_cache)
+        return ds_fail(err, DS_E_ARG, "engine: a store without a prefix cache");
+    if (o->store)
+        p->host_kv = o->stage_blocks * block_bytes + o->stage_states * slot_bytes;
     if (!o->kv_memory)
         return DS_OK;
     if (o->no_prefix_cache)
@@ -130,17 +143,60 @@ static ds_rc share_host(ds_gen_plan *p, const ds_engine_opts *o, uint64_t block_
     return DS_OK;
 }
 
-/* Operations of a step at most. With host memory each block may come from there once and go there once. */
+static bool has_store(const ds_engine_opts *o)
+{
+    return o->store || o->kv_memory;
+}
+
+/* Operations of a step at most, without the store's and with them: each block may come from there once and go there
+ * once. */
+static uint32_t own_ops(const ds_engine_opts *o)
+{
+    return 6 * o->max_running + 16;
+}
 static uint32_t ops_of(const ds_engine_opts *o)
 {
-    return 6 * o->max_running + 16 + (o->kv_memory ? 2 * o->kv_blocks + 4 * o->max_running : 0);
+    return own_ops(o) + (has_store(o) ? 2 * o->kv_blocks + 4 * o->max_running : 0);
+}
+
+static uint32_t afters_of(const ds_engine_opts *o)
+{
+    return 6 * o->max_running + 16 + (has_store(o) ? o->fetches : 0);
+}
+
+/* Blocks of a prefix at most, as far as the device has place for them. */
+static uint32_t fetch_blocks(const ds_engine_opts *o)
+{
+    uint32_t longest = ds_eng_blocks_for(o->max_context);
+
+    return longest < o->kv_blocks ? longest : o->kv_blocks;
+}
+
+static ds_hoststore_size host_size(const ds_engine_opts *o, const ds_gen_plan *p)
+{
+    return (ds_hoststore_size){
+        .n_blocks = p->host_blocks, .n_states = p->host_states, .n_tickets = o->fetches, .ticket_blocks = fetch_blocks(o)
+    };
+}
+
+static uint32_t saves_of(const ds_engine_opts *o)
+{
+    return o->store && o->store->fn->on_commit ? o->kv_blocks + o->saved_states : 0;
+}
+
+static uint64_t store_bytes(const ds_engine_opts *o, const ds_gen_plan *p)
+{
+    ds_hoststore_size host = host_size(o, p);
+
+    return has_store(o) ? ds_fetches_bytes(o->fetches, fetch_blocks(o)) + saves_of(o) * sizeof(ds_eng_save) +
+                              (o->kv_memory ? ds_hoststore_bytes(&host) : 0)
+                        : 0;
 }
 
 static uint64_t host_bytes(const ds_engine_opts *o, const ds_gen_plan *p)
 {
-    return ds_blocks_bytes(o->kv_blocks) + ds_states_bytes(o->max_running, o->saved_states) + ds_tier_bytes(p->host_blocks) +
-           ds_tier_bytes(p->host_states) + (uint64_t)ops_of(o) * DS_DEV_DEPTH * sizeof(ds_dev_op) +
-           (uint64_t)o->max_requests * (16 + 8ull * o->max_samples) +
+    return ds_blocks_bytes(o->kv_blocks) + ds_states_bytes(o->max_running, o->saved_states) + store_bytes(o, p) +
+           (uint64_t)ops_of(o) * DS_DEV_DEPTH * sizeof(ds_dev_op) + (uint64_t)o->max_requests * (16 + 8ull * o->max_samples) +
            (uint64_t)o->max_running * DS_DEV_DEPTH *
                (sizeof(ds_dev_rows) + sizeof(ds_dev_out) + (DS_DEV_MAX_DRAFTS + 1) * DS_DEV_MAX_TOP * 8);
 }
@@ -273,7 +329,7 @@ static ds_rc take_step(ds_eng_step *st, const ds_engine_opts *o, ds_err *err)
 
     st->dev.cap_rows = n;
     st->dev.cap_ops = ops_of(o);
-    st->cap_after = 6 * n + 16;
+    st->cap_after = afters_of(o);
     st->dev.rows = ds_calloc_aligned(n, sizeof *st->dev.rows);
     st->dev.out = ds_calloc_aligned(n, sizeof *st->dev.out);
     st->dev.ops = calloc(st->dev.cap_ops, sizeof *st->dev.ops);
@@ -301,7 +357,33 @@ static void identify(ds_engine *e, ds_kv_layout *layout)
     ds_kv_layout_id(e->identity.layout, layout);
 }
 
-static ds_rc take_loop(ds_eng_loop *l, const ds_engine *e, ds_err *err)
+static ds_rc take_store(ds_eng_loop *l, ds_engine *e, ds_err *err)
+{
+    const ds_engine_opts *o = &e->o;
+    ds_hoststore_size host = host_size(o, &e->plan);
+    ds_rc rc;
+
+    if (!has_store(o))
+        return DS_OK;
+    rc = ds_fetches_init(&l->fetches, o->fetches, fetch_blocks(o), err);
+    l->saves.cap = saves_of(o);
+    if (rc == DS_OK && l->saves.cap && !(l->saves.item = calloc(l->saves.cap, sizeof *l->saves.item)))
+        rc = ds_fail(err, DS_E_NOMEM, "engine: out of memory for %u blocks to be saved", l->saves.cap);
+    if (rc == DS_OK && !o->store) {
+        rc = ds_hoststore_create(&e->host, &host, err);
+        if (rc == DS_OK)
+            e->store = ds_hoststore_store(e->host);
+    } else if (o->store) {
+        e->store = *o->store;
+    }
+    if (rc != DS_OK)
+        return rc;
+    l->store = &e->store;
+    l->store->fn->attach(l->store->ctx, e, &e->dev->stage);
+    return DS_OK;
+}
+
+static ds_rc take_loop(ds_eng_loop *l, ds_engine *e, ds_err *err)
 {
     const ds_engine_opts *o = &e->o;
     ds_rc rc = DS_OK;
@@ -309,6 +391,7 @@ static ds_rc take_loop(ds_eng_loop *l, const ds_engine *e, ds_err *err)
     l->o = o;
     l->dev = e->dev;
     l->was_empty = true;
+    l->ops_reserved = own_ops(o);
     l->cap_dirty = o->max_requests * o->max_samples;
     l->running = calloc(o->max_running, sizeof *l->running);
     l->prefilling = calloc(o->max_running, sizeof *l->prefilling);
@@ -325,9 +408,7 @@ static ds_rc take_loop(ds_eng_loop *l, const ds_engine *e, ds_err *err)
     if (rc == DS_OK)
         rc = ds_states_init(&l->states, o->max_running, o->saved_states, 1000ull * o->state_ttl_ms, err);
     if (rc == DS_OK)
-        rc = ds_tier_init(&l->host_blocks, e->plan.host_blocks, err);
-    if (rc == DS_OK)
-        rc = ds_tier_init(&l->host_states, e->plan.host_states, err);
+        rc = take_store(l, e, err);
     if (rc != DS_OK)
         return rc;
     l->hit_margin = e->dev->window + DS_KV_ROLLBACK > HIT_MARGIN ? e->dev->window + DS_KV_ROLLBACK : HIT_MARGIN;
@@ -339,8 +420,8 @@ static void free_loop(ds_eng_loop *l)
 {
     ds_blocks_fini(&l->blocks);
     ds_states_fini(&l->states);
-    ds_tier_fini(&l->host_blocks);
-    ds_tier_fini(&l->host_states);
+    ds_fetches_fini(&l->fetches);
+    free(l->saves.item);
     for (int i = 0; i < DS_DEV_DEPTH; i++) {
         ds_eng_step *st = &l->step[i];
         free(st->dev.rows);
@@ -366,6 +447,9 @@ static ds_rc take_tables(ds_engine *e, ds_err *err)
 
 void ds_eng_free_tables(ds_engine *e)
 {
+    if (e->loop.store)
+        e->loop.store->fn->detach(e->loop.store->ctx);
+    ds_hoststore_destroy(e->host);
     if (e->dev)
         e->dev->fn->destroy(e->dev);
     ds_mail_fini(&e->mail);

@@ -5,7 +5,7 @@
 #include "engine/create_internal.h"
 #include "engine/engine_internal.h"
 
-enum { DEADLINE_LOOK_US = 2000 };
+enum { DEADLINE_LOOK_US = 2000, FLUSH_TRIES = 500 };
 
 /* ---- clients ----------------------------------------------------------------------------------------------------- */
 
@@ -55,6 +55,17 @@ bool ds_engine_wait(ds_engine *e, uint32_t timeout_ms)
 void ds_engine_wake_by(ds_engine *e, void (*wake)(void *ctx), void *ctx)
 {
     ds_mail_wake_by(&e->mail, wake, ctx);
+}
+
+void ds_engine_kick(ds_engine *e)
+{
+    ds_mail_kick(&e->mail);
+}
+
+void ds_engine_store_done(ds_engine *e, uint64_t ticket, const ds_store_got *blocks, uint32_t n, const ds_store_got *state)
+{
+    ds_fetches_done(&e->loop.fetches, ticket, blocks, n, state);
+    ds_mail_kick(&e->mail);
 }
 
 void ds_engine_stats_get(ds_engine *e, ds_gen_stats *out)
@@ -138,20 +149,25 @@ bool ds_engine_run(ds_engine *e)
         e->dev->fn->wait(e->dev, &st->dev);
         l->now_us = ds_eng_now_us(&e->o);
         ds_eng_finish_step(l, st, l->now_us);
+        planned = true;
     }
+    l->idle = !planned && l->submitted == l->done;
     if (l->submitted == l->done)
         ds_eng_settle(l, NULL);
     publish(e);
     l->was_empty = l->was_empty || l->n_live == 0;
-    return l->n_live > 0;
+    return l->n_live > 0 || l->done < l->submitted;
 }
 
 static void *loop(void *arg)
 {
     ds_engine *e = arg;
+    uint32_t sleep_us;
 
-    while (ds_mail_go_on(&e->mail, !ds_engine_run(e)))
-        ;
+    do { /* who only waits for the store looks at deadlines now and then */
+        bool more = ds_engine_run(e);
+        sleep_us = !e->loop.idle ? 0 : more ? DEADLINE_LOOK_US : DS_MAIL_FOREVER;
+    } while (ds_mail_go_on(&e->mail, sleep_us));
     return NULL;
 }
 
@@ -168,19 +184,30 @@ ds_rc ds_engine_start(ds_engine *e, ds_err *err)
     return DS_OK;
 }
 
+/* What is committed and wasn't saved yet has a last chance, as long as the store takes it. */
+static void flush_saves(ds_engine *e)
+{
+    ds_eng_loop *l = &e->loop;
+
+    for (int tries = 0; l->saves.n > 0 && tries < FLUSH_TRIES; tries++) {
+        while (ds_engine_run(e))
+            ;
+        if (l->saves.later)
+            e->o.clock.sleep_until_ns(e->o.clock.ctx, ds_eng_now_ns(&e->o) + 1000ull * DEADLINE_LOOK_US);
+    }
+}
+
 void ds_engine_destroy(ds_engine *e)
 {
-    ds_eng_loop *l;
-
     if (!e)
         return;
-    l = &e->loop;
     if (e->threaded) {
         ds_mail_stop(&e->mail);
         pthread_join(e->thread, NULL);
     }
     ds_mail_cancel_all(&e->mail);
-    while (ds_engine_run(e) || l->done < l->submitted)
+    while (ds_engine_run(e))
         ;
+    flush_saves(e);
     ds_eng_free_tables(e);
 }

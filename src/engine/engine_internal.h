@@ -5,13 +5,15 @@
  * A sample (one text of a request) is in one state at a time:
  *
  *     HELD ──fork──> WAITING ──admit──> PROMPT ──last chunk──> DECODE ──┐
- *                       ^                  │                     │      │ ended
- *                       │                  └──────┬──────────────┘      │
- *                       └── parked / recompute ── LEAVING <─────────────┘
- *                                                  └── ended, last step done ──> GONE
+ *                     │ ^  ^               │                     │      │ ended
+ *      store has more │ │  │               └──────┬──────────────┘      │
+ *                     v │  └─ parked/recompute ── LEAVING <─────────────┘
+ *                  FETCHING                        └── ended, last step done ──> GONE
  *
  *   HELD     sample 1.. of a request whose prompt sample 0 computes for all
- *   WAITING  in the list of its priority; holds nothing, or (parked) blocks and one pinned saved state
+ *   WAITING  in the list of its priority; holds nothing, or (parked) blocks and one pinned saved state, or what came
+ *            for it from the store
+ *   FETCHING waits too, in the same list; holds a ticket and the blocks, perhaps a saved state, that are to be filled
  *   PROMPT   has a seat, its blocks up to `goal`, perhaps a tail; prompt rows are planned up to pos_max
  *   DECODE   has a seat; each step gives it one row and drafts
  *   LEAVING  has its seat until the last step that has rows or operations of it is done, then does what `then` says
@@ -25,10 +27,11 @@
 
 #include "engine/backend.h"
 #include "engine/blocks.h"
+#include "engine/fetch.h"
+#include "engine/hoststore.h"
 #include "engine/mail.h"
 #include "engine/rules.h"
 #include "engine/states.h"
-#include "engine/tier.h"
 #include "kv/chain.h"
 #include "policy/cost.h"
 #include "policy/spec.h"
@@ -44,7 +47,7 @@ enum {
     PREFETCH = 8                       /* samples ahead */
 };
 
-typedef enum { S_HELD, S_WAITING, S_PROMPT, S_DECODE, S_LEAVING, S_GONE } ds_eng_state;
+typedef enum { S_HELD, S_WAITING, S_FETCHING, S_PROMPT, S_DECODE, S_LEAVING, S_GONE } ds_eng_state;
 typedef enum { THEN_END, THEN_RECOMPUTE, THEN_PARK, THEN_PARKED } ds_eng_then;
 typedef enum { HIT_NONE, HIT_STATE, HIT_REPLAY } ds_eng_hit;
 
@@ -105,9 +108,14 @@ typedef struct ds_eng_sample {
     uint32_t snap[MAX_SNAPS], n_snap; /* borders where its state is wanted */
     ds_eng_hit first_hit;             /* what its first admission found, for going on the same way after preemption */
     uint32_t first_hit_pos, hit, replayed;
-    uint32_t admit_out;              /* tokens at the last admission */
-    uint16_t matched[MAX_STOPS];     /* bytes of each stop string that end the text so far */
-    ds_event start_event, end_event; /* [loop] until mail.start, mail.end; then [const] */
+    uint32_t admit_out;                /* tokens at the last admission */
+    bool holds;                        /* blocks, perhaps a saved state, that came or come from the store */
+    bool fetch_over;                   /* the store is not asked again before it was admitted */
+    uint32_t fetch;                    /* FETCHING: which of loop.fetches */
+    uint32_t held_state;               /* pinned for it; NONE: none is */
+    uint32_t n_fetched, n_fetched_far; /* blocks that came; of them from behind host memory */
+    uint16_t matched[MAX_STOPS];       /* bytes of each stop string that end the text so far */
+    ds_event start_event, end_event;   /* [loop] until mail.start, mail.end; then [const] */
 } ds_eng_sample;
 
 struct ds_eng_request {
@@ -149,7 +157,7 @@ struct ds_eng_request {
     ds_eng_request *next_came, *next_ordered;
 };
 
-typedef enum { AFTER_UNPIN, AFTER_UNREF, AFTER_FREE_TAIL } ds_eng_after_kind;
+typedef enum { AFTER_UNPIN, AFTER_UNREF, AFTER_FREE_TAIL, AFTER_DROP } ds_eng_after_kind;
 typedef struct {
     ds_eng_after_kind kind;
     uint32_t what;
@@ -166,22 +174,47 @@ typedef struct {
     ds_gen_logprob *top;
 } ds_eng_step;
 
+/* What is to be offered to a store that wants things as soon as they are committed: first in, first out. */
+typedef struct {
+    bool is_state;
+    uint32_t at; /* block or saved state */
+    ds_key key, parent;
+    uint32_t depth;
+} ds_eng_save;
+typedef struct {
+    ds_eng_save *item; /* [cap], a ring; cap 0: the store doesn't want it */
+    uint32_t cap, first, n;
+    bool later; /* the store refused the first one for now, and will kick */
+} ds_eng_saves;
+
+/* A prefix that is worth a fetch. */
+typedef struct {
+    uint32_t n; /* blocks, on the device or in the store */
+    bool exact;
+    bool fetch_state; /* the state behind the last of them is in the store */
+    uint32_t state;   /* a saved state that serves; NONE: none does, or it is in the store */
+} ds_eng_prefix;
+
 /* The loop's tables: one owner, no lock. */
 typedef struct {
     /* [const] */
     const ds_engine_opts *o;
     ds_backend *dev;
-    uint32_t hit_margin; /* tokens behind a hit at least */
+    const ds_store *store; /* NULL: none */
+    uint32_t ops_reserved; /* operations of a step that aren't the store's */
+    uint32_t hit_margin;   /* tokens behind a hit at least */
 
     /* [loop] */
     ds_blocks blocks;
     ds_states states;
-    ds_tier host_blocks, host_states; /* what left them */
+    ds_fetches fetches;
+    uint64_t store_rest_us; /* it was late: it isn't asked before this time */
+    ds_eng_saves saves;
     ds_cost cost;
     ds_spec spec;
     ds_eng_sample *level_head[N_LEVELS], *level_tail[N_LEVELS];
     ds_eng_sample **running; /* with a seat */
-    uint32_t n_running, n_waiting, n_parked;
+    uint32_t n_running, n_waiting, n_parked, n_holding;
     ds_eng_sample **prefilling; /* PROMPT, in order of admission */
     uint32_t n_prefilling;
     uint32_t *tail, n_free_tails;
@@ -192,6 +225,7 @@ typedef struct {
     uint32_t n_live; /* samples not GONE */
     uint64_t next_deadlines_us, n_deadlines;
     uint64_t now_us;   /* of this turn */
+    bool idle;         /* this turn did nothing and waits for nothing on the device */
     bool was_empty;    /* nothing to do at some time since the last step */
     ds_gen_stats turn; /* what this turn adds to the counters */
 } ds_eng_loop;
@@ -204,6 +238,8 @@ struct ds_engine {
     bool stub;       /* no model: samples have no sampler */
     uint32_t hidden; /* floats of an image position */
     ds_kv_identity identity;
+    ds_store store;     /* what loop.store points to */
+    ds_hoststore *host; /* NULL: the store is the caller's, or there is none */
     bool threaded;
     pthread_t thread;
 
@@ -247,12 +283,28 @@ void ds_eng_settle(ds_eng_loop *e, ds_eng_step *st); /* leaving samples whose la
 bool ds_eng_make_room(ds_eng_loop *e,
                       const ds_eng_sample *for_whom);  /* a block's worth, by sending somebody away; false: for_whom itself is the last */
 void ds_eng_release(ds_eng_loop *e, ds_eng_sample *s); /* blocks, seat, tail, pins */
+/* Block i of a sample's keys on the device; NONE: not there, or not exact where it has to be. */
+uint32_t ds_eng_device_block(const ds_eng_loop *e, const ds_eng_sample *s, uint32_t i, bool exact);
 
-/* sched.c: [loop] */
-bool ds_eng_plan_step(ds_eng_loop *e, uint64_t now_us); /* true: a step was submitted */
-/* As ds_blocks_take and ds_states_take. What they held goes to host memory first. */
+/* swapin.c: [loop] from the store */
+/* The blocks of this prefix, which the device has place for, are held for the sample and on the way, or there already
+ * (then it is WAITING again). A ticket must be free. */
+void ds_eng_fetch(ds_eng_loop *e, ds_eng_step *st, ds_eng_sample *s, const ds_eng_prefix *p);
+void ds_eng_take_arrivals(ds_eng_loop *e, ds_eng_step *st); /* answers, and deadlines that passed */
+void ds_eng_let_go(ds_eng_loop *e, ds_eng_sample *s);       /* what it holds from the store; nothing if it holds nothing */
+void ds_eng_end_fetch(ds_eng_loop *e, uint32_t index);      /* its buffers were read */
+
+/* save.c: [loop] to the store */
+/* As ds_blocks_take and ds_states_take. What they held is offered to the store first. */
 uint32_t ds_eng_take_block(ds_eng_loop *e, ds_eng_step *st);
 uint32_t ds_eng_take_state(ds_eng_loop *e, ds_eng_step *st);
+void ds_eng_want_saved(ds_eng_loop *e, const ds_eng_save *what);
+void ds_eng_plan_saves(ds_eng_loop *e, ds_eng_step *st); /* first of all that is planned: what is queued hasn't been given out yet */
+void ds_eng_saves_done(ds_eng_loop *e, const ds_eng_step *st);
+
+/* sched.c: [loop] */
+bool ds_eng_plan_step(ds_eng_loop *e, uint64_t now_us);                /* true: a step was submitted */
+uint32_t ds_eng_ops_left(const ds_eng_loop *e, const ds_eng_step *st); /* operations that the store may still have in this step */
 void ds_eng_op(ds_eng_step *st, ds_dev_op_kind kind, uint32_t src, uint32_t dst);
 void ds_eng_after_step(ds_eng_step *st, ds_eng_after_kind kind, uint32_t what);
 

@@ -59,6 +59,7 @@ void ds_eng_end(ds_eng_loop *e, ds_eng_sample *s, ds_end_reason reason, uint64_t
     ds_eng_mark(e, s);
     if (s->index == 0)
         free_held(e, s->req);
+    ds_eng_let_go(e, s);
     if (s->state == S_WAITING || s->state == S_HELD) {
         if (s->state == S_WAITING)
             ds_eng_dequeue(e, s);
@@ -165,6 +166,11 @@ static void take_tokens(ds_eng_loop *e, ds_eng_sample *s, const ds_dev_out *out,
 
 /* ---- the cache --------------------------------------------------------------------------------------------------- */
 
+static const ds_key *key_before(const ds_eng_sample *s, uint32_t i)
+{
+    return i > 0 ? &s->keys[i - 1] : &s->req->ns;
+}
+
 static void block_key(ds_eng_sample *s, uint32_t i)
 {
     int32_t tokens[DS_BLOCK_TOKENS];
@@ -172,7 +178,7 @@ static void block_key(ds_eng_sample *s, uint32_t i)
 
     for (uint32_t k = 0; k < DS_BLOCK_TOKENS; k++)
         tokens[k] = ds_eng_token(s, pos + k);
-    ds_chain_next(&s->keys[i], i > 0 ? &s->keys[i - 1] : &s->req->ns, tokens, pos, s->req->spans, s->req->n_spans);
+    ds_chain_next(&s->keys[i], key_before(s, i), tokens, pos, s->req->spans, s->req->n_spans);
 }
 
 /* Blocks whose last token has been committed get their keys. */
@@ -181,8 +187,11 @@ static void publish_blocks(ds_eng_loop *e, ds_eng_sample *s)
     for (; (s->n_published + 1) * DS_BLOCK_TOKENS <= s->pos && !s->req->no_cache; s->n_published++) {
         if (s->n_keys == s->n_published)
             block_key(s, s->n_keys++);
-        if (s->n_published < s->n_blocks)
-            ds_blocks_publish(&e->blocks, s->blocks[s->n_published], &s->keys[s->n_published], s->approx);
+        if (s->n_published < s->n_blocks && ds_blocks_publish(&e->blocks, s->blocks[s->n_published], &s->keys[s->n_published], s->approx))
+            ds_eng_want_saved(e, &(ds_eng_save){ .at = s->blocks[s->n_published],
+                                                 .key = s->keys[s->n_published],
+                                                 .parent = *key_before(s, s->n_published),
+                                                 .depth = s->n_published });
     }
 }
 
@@ -197,6 +206,11 @@ static void name_state(ds_eng_loop *e, ds_eng_sample *s, uint32_t state, const d
                        : e->o->mode == DS_ENGINE_EXACT ? 0
                                                        : s->dev.dec_start,
                        s->approx, now_us);
+        if (e->states.keys.used[state])
+            ds_eng_want_saved(
+                e,
+                &(ds_eng_save){
+                    .is_state = true, .at = state, .key = s->keys[border - 1], .parent = *key_before(s, border - 1), .depth = border - 1 });
     }
     ds_states_unpin(&e->states, state);
 }
@@ -275,7 +289,11 @@ void ds_eng_finish_step(ds_eng_loop *e, ds_eng_step *st, uint64_t now_us)
         case AFTER_FREE_TAIL:
             e->tail[e->n_free_tails++] = st->after[i].what;
             break;
+        case AFTER_DROP:
+            ds_eng_end_fetch(e, st->after[i].what);
+            break;
         }
+    ds_eng_saves_done(e, st);
     e->turn.steps++;
     e->turn.step_rows += (uint64_t)st->dev.q;
     e->turn.device_busy_ns += st->dev.run_ns;

@@ -48,6 +48,20 @@ void ds_mail_fini(ds_mail *m)
     *m = (ds_mail){ 0 };
 }
 
+static struct timespec in_us(uint64_t us)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    t.tv_sec += (time_t)(us / 1000000);
+    t.tv_nsec += (long)(us % 1000000) * 1000;
+    if (t.tv_nsec >= 1000000000) {
+        t.tv_sec++;
+        t.tv_nsec -= 1000000000;
+    }
+    return t;
+}
+
 /* ---- in ---------------------------------------------------------------------------------------------------------- */
 
 static ds_rc room(const ds_mail *m, ds_err *err) /* with mu */
@@ -188,13 +202,26 @@ void ds_mail_take(ds_mail *m, ds_mail_orders *out)
     pthread_mutex_unlock(&m->mu);
 }
 
-bool ds_mail_go_on(ds_mail *m, bool idle)
+void ds_mail_kick(ds_mail *m)
 {
-    bool go_on;
-
     pthread_mutex_lock(&m->mu);
-    while (idle && !m->stop && !m->in_head && !m->order_head)
-        pthread_cond_wait(&m->work, &m->mu);
+    m->kicked = true;
+    pthread_cond_signal(&m->work);
+    pthread_mutex_unlock(&m->mu);
+}
+
+bool ds_mail_go_on(ds_mail *m, uint32_t sleep_us)
+{
+    struct timespec until;
+    bool go_on;
+    int rc = 0;
+
+    if (sleep_us && sleep_us != DS_MAIL_FOREVER)
+        until = in_us(sleep_us);
+    pthread_mutex_lock(&m->mu);
+    while (sleep_us && rc == 0 && !m->stop && !m->kicked && !m->in_head && !m->order_head)
+        rc = sleep_us == DS_MAIL_FOREVER ? pthread_cond_wait(&m->work, &m->mu) : pthread_cond_timedwait(&m->work, &m->mu, &until);
+    m->kicked = false;
     go_on = !m->stop;
     pthread_mutex_unlock(&m->mu);
     return go_on;
@@ -382,16 +409,9 @@ void ds_mail_wake_by(ds_mail *m, void (*wake)(void *ctx), void *ctx)
 
 bool ds_mail_wait(ds_mail *m, uint32_t timeout_ms)
 {
-    struct timespec t;
+    struct timespec t = in_us(1000ull * timeout_ms);
     bool there;
 
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    t.tv_sec += timeout_ms / 1000;
-    t.tv_nsec += (long)(timeout_ms % 1000) * 1000000;
-    if (t.tv_nsec >= 1000000000) {
-        t.tv_sec++;
-        t.tv_nsec -= 1000000000;
-    }
     pthread_mutex_lock(&m->mu);
     while (!m->ready_head && timeout_ms && pthread_cond_timedwait(&m->events, &m->mu, &t) == 0)
         ;

@@ -61,7 +61,7 @@ typedef struct {
     uint32_t *generation, *free_index, n_free_index;
     struct ds_eng_request *in_head, *in_tail, *order_head, *ready_head, *ready_tail;
     ds_mail_waker waker;
-    bool draining, stop;
+    bool draining, stop, kicked;
     uint64_t n_added;
     ds_gen_stats stats;
 } ds_mail;
@@ -84,6 +84,7 @@ size_t ds_mail_poll(ds_mail *m, ds_event *ev, size_t cap);
 bool ds_mail_wait(ds_mail *m, uint32_t timeout_ms); /* true: poll would give something */
 void ds_mail_wake_by(ds_mail *m, void (*wake)(void *ctx), void *ctx);
 void ds_mail_stats(ds_mail *m, ds_gen_stats *out);
+void ds_mail_kick(ds_mail *m); /* go_on() returns at once, now or the next time */
 void ds_mail_stop(ds_mail *m); /* go_on() answers false from now on */
 
 /* ---- [loop] ------------------------------------------------------------------------------------------------------ */
@@ -98,7 +99,8 @@ void ds_mail_take(ds_mail *m, ds_mail_orders *out);
  * stats; the counters of `turn` are zero afterwards. now_us: of the engine's clock. Whom to wake now that there is
  * something to read and wasn't before; fn is NULL: nobody. O(n). */
 ds_mail_waker ds_mail_publish(ds_mail *m, struct ds_eng_sample *const *samples, uint32_t n, ds_gen_stats *turn, uint64_t now_us);
-/* False: stop. An idle loop sleeps here until there is something to take. */
-bool ds_mail_go_on(ds_mail *m, bool idle);
+/* False: stop. The loop sleeps here until there is something to take, or a kick, or for so long. */
+#define DS_MAIL_FOREVER UINT32_MAX
+bool ds_mail_go_on(ds_mail *m, uint32_t sleep_us);
 
 #endif

@@ -179,7 +179,7 @@ static ds_rc make_sample(ds_eng_sample *s, const ds_engine *e, ds_eng_request *r
     s->index = index;
     s->cap_out = longest;
     s->borrows = q->grammar || q->n_images || e->stub;
-    s->seat = s->tail = s->parked = s->fork_state = NONE;
+    s->seat = s->tail = s->parked = s->fork_state = s->held_state = s->fetch = NONE;
     s->level = q->priority;
     s->cap_blocks = ds_eng_blocks_for(r->n_prompt + longest);
     s->dev = (ds_dev_sample){ .rules = r->rules,

@@ -17,33 +17,11 @@ void ds_eng_op(ds_eng_step *st, ds_dev_op_kind kind, uint32_t src, uint32_t dst)
     st->dev.ops[st->dev.n_ops++] = (ds_dev_op){ .kind = kind, .src = src, .dst = dst };
 }
 
-uint32_t ds_eng_take_block(ds_eng_loop *e, ds_eng_step *st)
+uint32_t ds_eng_ops_left(const ds_eng_loop *e, const ds_eng_step *st)
 {
-    const ds_blocks *b = &e->blocks;
-    uint32_t i = ds_blocks_next(b), host;
+    uint32_t used = st->dev.n_ops + e->ops_reserved;
 
-    if (i != NONE && b->keys.used[i]) {
-        host = ds_tier_put(&e->host_blocks, &b->keys.key[i], 0, b->approx[i]);
-        if (host != NONE)
-            ds_eng_op(st, DS_DEV_SAVE_BLOCK, i, host);
-    }
-    return ds_blocks_take(&e->blocks);
-}
-
-uint32_t ds_eng_take_state(ds_eng_loop *e, ds_eng_step *st)
-{
-    const ds_states *s = &e->states;
-    uint32_t i = ds_states_next(s), host;
-
-    if (i != NONE && s->keys.used[i]) {
-        host = ds_tier_put(&e->host_states, &s->keys.key[i], s->dec_start[i], s->approx[i]);
-        if (host != NONE) {
-            ds_eng_op(st, DS_DEV_SAVE_SLOT, ds_states_slot(s, i), host);
-            st->dev.ops[st->dev.n_ops - 1].dec_start = s->dec_start[i];
-            st->dev.ops[st->dev.n_ops - 1].approx = s->approx[i];
-        }
-    }
-    return ds_states_take(&e->states);
+    return used < st->dev.cap_ops ? st->dev.cap_ops - used : 0;
 }
 
 void ds_eng_after_step(ds_eng_step *st, ds_eng_after_kind kind, uint32_t what)
@@ -311,6 +289,10 @@ bool ds_eng_plan_step(ds_eng_loop *e, uint64_t now_us)
 
     st->dev.no = e->submitted + 1;
     st->dev.n_ops = st->dev.n_rows = st->n_after = st->n_decode = st->n_prompt = 0;
+    if (e->store) {
+        ds_eng_take_arrivals(e, st);
+        ds_eng_plan_saves(e, st);
+    }
     ds_eng_settle(e, st);
     for (uint32_t i = 0; i < e->n_running; i++) {
         ds_eng_sample *s = e->running[i];

@@ -26,20 +26,13 @@ void ds_eng_gauges(ds_eng_loop *e)
     s->states_used = e->states.n_pinned;
     s->slots = e->states.n_seats;
     s->slots_used = e->states.n_seats - e->states.n_free_seats;
-    s->host_blocks = e->host_blocks.n;
-    s->host_blocks_used = e->host_blocks.n_used;
-    s->host_states = e->host_states.n;
-    s->host_states_used = e->host_states.n_used;
     s->drafts_per_seq = e->spec.asked;
     memcpy(s->cost, e->cost.coef, sizeof s->cost);
     s->states_saved = e->states.saved;
     s->states_evicted = e->states.evicted;
     s->blocks_published = e->blocks.published;
     s->blocks_evicted = e->blocks.evicted;
-    s->host_blocks_saved = e->host_blocks.saved;
-    s->host_blocks_evicted = e->host_blocks.evicted;
-    s->host_states_saved = e->host_states.saved;
-    s->host_states_evicted = e->host_states.evicted;
-    e->host_blocks.saved = e->host_blocks.evicted = e->host_states.saved = e->host_states.evicted = 0;
+    if (e->store && e->store->fn->stats)
+        e->store->fn->stats(e->store->ctx, s);
     e->states.saved = e->states.evicted = e->blocks.published = e->blocks.evicted = 0;
 }

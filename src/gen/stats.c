@@ -43,6 +43,13 @@ static void add_totals(ds_gen_stats *to, const ds_gen_stats *s)
     to->hit_replay_tokens += s->hit_replay_tokens;
     to->replayed_tokens += s->replayed_tokens;
     to->hit_host_tokens += s->hit_host_tokens;
+    to->hit_store_tokens += s->hit_store_tokens;
+    to->fetches += s->fetches;
+    to->fetched_blocks += s->fetched_blocks;
+    to->fetched_states += s->fetched_states;
+    for (int i = 0; i < DS_GEN_MISSES; i++)
+        to->fetch_missed[i] += s->fetch_missed[i];
+    to->saves_lost += s->saves_lost;
     to->host_blocks_saved += s->host_blocks_saved;
     to->host_blocks_evicted += s->host_blocks_evicted;
     to->host_states_saved += s->host_states_saved;

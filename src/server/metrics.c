@@ -276,6 +276,7 @@ static void engine_totals(const page *p, const ds_gen_stats *e, uint32_t prepari
     static const char *const positions[DS_GEN_MAX_DRAFTS] = {
         "0", "1", "2", "3", "4", "5", "6", "7", "8", "9", "10", "11", "12", "13", "14"
     };
+    static const char *const misses[DS_GEN_MISSES - 1] = { "gone", "late", "busy", "io", "corrupt" };
     static const char *const phases[5] = { "device_busy", "device_idle", "plan", "finish", "draft" };
     uint64_t ns[5] = { e->device_busy_ns, e->device_idle_ns, e->host_plan_ns, e->host_finish_ns, e->draft_ns }, drafted = 0, kept = 0;
 
@@ -286,6 +287,12 @@ static void engine_totals(const page *p, const ds_gen_stats *e, uint32_t prepari
     counter(p, "prefix_cache_hits_state_total", "Those continued from saved window state.", e->hit_state_tokens);
     counter(p, "prefix_cache_hits_replay_total", "Those continued by replay.", e->hit_replay_tokens);
     counter(p, "prefix_cache_hits_host_total", "Those whose blocks came back from host memory.", e->hit_host_tokens);
+    counter(p, "prefix_cache_hits_store_total", "Those whose blocks came from a KV store.", e->hit_store_tokens);
+    counter(p, "kv_fetches_total", "Requests that waited for blocks from host memory or a store.", e->fetches);
+    counter(p, "kv_fetched_blocks_total", "KV blocks that came from there.", e->fetched_blocks);
+    by_label(p, "kv_fetch_misses_total", "counter", "Blocks and window states that were asked for there and didn't come.", "cause", misses,
+             e->fetch_missed + 1, DS_GEN_MISSES - 1);
+    counter(p, "kv_saves_lost_total", "Blocks and window states that left before a store took them.", e->saves_lost);
     counter(p, "host_kv_blocks_saved_total", "KV blocks that went there.", e->host_blocks_saved);
     counter(p, "host_kv_blocks_evicted_total", "KV blocks that left it for newer ones.", e->host_blocks_evicted);
     counter(p, "replayed_tokens_total", "Prompt tokens computed again for window state.", e->replayed_tokens);

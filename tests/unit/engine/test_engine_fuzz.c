@@ -1,6 +1,7 @@
 /* Random arrivals, lengths, shared prefixes, accepted counts, cancels, deadlines, priorities and tiny pools on the
  * null backend, which checks every read of KV and window state by value. After every turn of the loop: all
- * invariants of ds_engine_check. Every request ends exactly once, with the tokens that it has alone.
+ * invariants of ds_engine_check. Every request ends exactly once, with the tokens that it has alone. Half of the
+ * engines have a store that is late, loses things and refuses others (fake_store.h); memory runs out now and then.
  *
  *   test_engine_fuzz [steps [seed]]     every round has a seed of its own, printed when it fails */
 #include <time.h>
@@ -8,11 +9,15 @@
 #include "base/clock.h"
 #include "base/rng.h"
 #include "engine/engine_internal.h"
+#include "fake_store.h"
+#include "fault.h"
 #include "test.h"
 
-enum { VOCAB = 61, MAX_LIVE = 24, MAX_N = 3, STOP_ID = 60, PREFIXES = 3, TURNS = 4000 };
+enum { VOCAB = 61, MAX_LIVE = 24, MAX_N = 3, STOP_ID = 60, PREFIXES = 8, TURNS = 4000 };
 
-static uint64_t round_seed, n_draws;
+static uint64_t round_seed, n_draws, now_ns;
+static fake_store *store;   /* NULL: this round has none */
+static uint32_t n_prefixes; /* more than the device has place for, where something is behind it */
 
 static uint32_t rnd(uint32_t below)
 {
@@ -45,7 +50,7 @@ typedef struct {
 static shadow known[MAX_LIVE];
 static int32_t prefix[PREFIXES][4096];
 static int32_t prompt[4096];
-static uint64_t n_ended;
+static uint64_t n_ended, n_no_memory;
 static ds_gen_stats sum; /* what all rounds together did: a fuzzer that never preempts proves nothing about preemption */
 
 static const char *token_bytes(void *ctx, int32_t id, size_t *n)
@@ -68,10 +73,42 @@ __attribute__((noreturn, format(printf, 1, 2))) static void stop(const char *fmt
     abort();
 }
 
+/* Time passes with the turns and nowhere else: a seed gives one course of events. */
+static uint64_t clock_now(void *ctx)
+{
+    (void)ctx;
+    return now_ns;
+}
+
+static void clock_sleep(void *ctx, uint64_t ns)
+{
+    (void)ctx;
+    now_ns = ns > now_ns ? ns : now_ns;
+}
+
+static ds_store new_store(ds_engine_opts *o, const ds_engine_stub *stub)
+{
+    uint64_t block_bytes, slot_bytes;
+
+    ds_backend_null_bytes(stub, &block_bytes, &slot_bytes);
+    store = fake_store_new(&(fake_store_opts){ .rnd = rnd,
+                                               .records = 1 + rnd(chance(50) ? 20 : 120),
+                                               .per_cent = chance(20) ? 100 : 2 + rnd(60),
+                                               .fails = chance(50) ? 0 : rnd(30),
+                                               .on_commit = chance(60) },
+                           block_bytes, slot_bytes + DS_KV_STATE_HEADER);
+    o->stage_blocks = 1 + rnd(chance(50) ? 4 : 20);
+    o->stage_states = 1 + rnd(3);
+    o->fetches = 1 + rnd(4);
+    o->fetch_ms = 1;
+    return fake_store_store(store);
+}
+
 static ds_engine *new_engine(void)
 {
     static const uint32_t contexts[] = { 140, 260, 300, 513, 900, 1600 };
-    uint32_t context = contexts[rnd(6)], least = ds_eng_blocks_for(context);
+    bool behind = chance(70);
+    uint32_t context = contexts[behind ? 2 + rnd(4) : rnd(6)], least = ds_eng_blocks_for(context);
     ds_engine_stub stub = { .vocab = VOCAB, .drafts = rnd(7), .seed = round_seed, .verify = true };
     ds_engine_opts o = { .mode = chance(50) ? DS_ENGINE_CED : DS_ENGINE_EXACT,
                          .no_replay = chance(30),
@@ -80,7 +117,7 @@ static ds_engine *new_engine(void)
                          .max_running = 1 + rnd(6),
                          .max_requests = 4 + rnd(MAX_LIVE - 4),
                          .max_samples = MAX_N,
-                         .kv_blocks = least + rnd(2 * least + 2),
+                         .kv_blocks = least + rnd(behind ? least + 1 : 2 * least + 2),
                          .saved_states = 2 + rnd(8),
                          .prefills = 1 + rnd(3),
                          .step_tokens = chance(30) ? 1 + rnd(30) : 64 + rnd(600),
@@ -88,12 +125,20 @@ static ds_engine *new_engine(void)
                          .target_tbt_us = chance(50) ? 1 + rnd(300) : 0,
                          .ageing_ms = 1 + rnd(20),
                          .state_ttl_ms = chance(20) ? 1 : 0,
+                         .clock = { .now_ns = clock_now, .sleep_until_ns = clock_sleep },
                          .token_bytes = token_bytes };
+    static ds_store the_store;
     ds_engine *e;
     ds_err err;
 
-    if (!o.no_prefix_cache && chance(60)) /* 1 block and 1 state to more than the device has */
+    store = NULL;
+    n_prefixes = behind ? 3 + rnd(PREFIXES - 2) : 3;
+    if (!o.no_prefix_cache && behind && chance(70)) {
+        the_store = new_store(&o, &stub);
+        o.store = &the_store;
+    } else if (!o.no_prefix_cache && behind) { /* 1 block and 1 state to more than the device has */
         o.kv_memory = 2700 + rnd(chance(50) ? 6000 : 100000);
+    }
     o.drafts = stub.drafts == 0 ? 0 : chance(40) ? DS_ENGINE_DRAFTS_AUTO : (int)rnd(stub.drafts + 1);
     assert_ok(ds_engine_create_stub(&e, &stub, &o, &err));
     return e;
@@ -121,7 +166,7 @@ static void add(ds_engine *e)
     shared = chance(70) ? k->n_prompt : rnd(k->n_prompt + 1);
     if (chance(30) && shared > 10)
         shared -= rnd(10);
-    for (uint32_t i = 0, p = rnd(PREFIXES); i < k->n_prompt; i++) {
+    for (uint32_t i = 0, p = rnd(n_prefixes); i < k->n_prompt; i++) {
         prompt[i] = i < shared ? prefix[p][i] : (int32_t)rnd(VOCAB - 1);
         k->h0 = ds_backend_null_fold(k->h0, prompt[i]);
     }
@@ -147,8 +192,16 @@ static void add(ds_engine *e)
     q.deadline_us = chance(5) ? 1 + rnd(3000) : 0;
     q.cookie = (uintptr_t)k;
     k->has_deadline = q.deadline_us != 0;
-    rc = ds_engine_add(e, &q, &k->id, &err);
-    if (rc != DS_OK && rc != DS_E_AGAIN)
+    if (chance(4)) { /* memory runs out somewhere in it */
+        fault_arm(1 + rnd(20), chance(50));
+        rc = ds_engine_add(e, &q, &k->id, &err);
+        if (fault_disarm() != (rc == DS_E_NOMEM))
+            stop("add without memory: %s", rc == DS_OK ? "done" : err.msg);
+        n_no_memory += rc == DS_E_NOMEM;
+    } else {
+        rc = ds_engine_add(e, &q, &k->id, &err);
+    }
+    if (rc != DS_OK && rc != DS_E_AGAIN && rc != DS_E_NOMEM)
         stop("add: %s", err.msg);
     k->live = rc == DS_OK;
 }
@@ -258,6 +311,22 @@ static void check(ds_engine *e)
         stop("%s", wrong);
 }
 
+/* A turn of the loop, in which nothing may be taken from the heap. */
+static bool turn(ds_engine *e)
+{
+    bool more;
+
+    now_ns += 1000 * (1 + rnd(60));
+    if (store)
+        fake_store_turn(store);
+    fault_arm(1, true);
+    more = ds_engine_run(e);
+    if (fault_disarm())
+        stop("the loop took memory");
+    check(e);
+    return more;
+}
+
 static void add_up(ds_engine *e)
 {
     ds_gen_stats st;
@@ -273,11 +342,12 @@ static uint64_t one_round(uint64_t seed)
 {
     ds_engine *e;
     uint64_t steps;
-    uint32_t arrivals, turn, idle = 0;
+    uint32_t arrivals, idle = 0;
     bool lazy;
 
     round_seed = seed;
     n_draws = 0;
+    now_ns = 1000000;
     memset(known, 0, sizeof known);
     e = new_engine();
     for (uint32_t p = 0; p < PREFIXES; p++)
@@ -285,7 +355,7 @@ static uint64_t one_round(uint64_t seed)
             prefix[p][i] = p > 0 && i < 200 * p ? prefix[0][i] : (int32_t)rnd(VOCAB - 1);
     arrivals = 2 + rnd(40);
     lazy = chance(20);
-    for (turn = 0; turn < TURNS; turn++) {
+    for (uint32_t i = 0; i < TURNS; i++) {
         if (chance(arrivals))
             add(e);
         if (chance(2)) {
@@ -303,8 +373,7 @@ static uint64_t one_round(uint64_t seed)
                 ds_engine_finish_sample(e, k->id, s);
             }
         }
-        ds_engine_run(e);
-        check(e);
+        turn(e);
         if (!lazy || chance(3))
             poll_some(e, 1 + rnd(64));
     }
@@ -314,8 +383,7 @@ static uint64_t one_round(uint64_t seed)
                 known[i].cancelled = true;
                 ds_engine_cancel(e, known[i].id);
             }
-    for (idle = 0; ds_engine_run(e) || !ds_engine_drain(e); idle++) {
-        check(e);
+    for (idle = 0; turn(e) || !ds_engine_drain(e); idle++) {
         poll_some(e, 64);
         if (idle > 200000)
             stop("it doesn't come to an end: waiting %u, running %u, parked %u", e->loop.n_waiting, e->loop.n_running, e->loop.n_parked);
@@ -331,7 +399,11 @@ static uint64_t one_round(uint64_t seed)
         stop("something is left: %u blocks idle of %u, %u states pinned", e->loop.blocks.n_idle, e->loop.blocks.n, e->loop.states.n_pinned);
     steps = e->loop.done;
     add_up(e);
+    if (store)
+        fake_store_closing(store);
     ds_engine_destroy(e);
+    if (store)
+        fake_store_free(store);
     return steps;
 }
 
@@ -339,6 +411,7 @@ int main(int argc, char **argv)
 {
     uint64_t want = argc > 1 ? strtoull(argv[1], NULL, 10) : 200000, seed = argc > 2 ? strtoull(argv[2], NULL, 10) : 1, steps = 0,
              begin = ds_now_us(), rounds = 0;
+    bool missed = true;
 
     printf("seeds from %llu\n", (unsigned long long)seed);
     for (; steps < want; seed++, rounds++)
@@ -347,18 +420,25 @@ int main(int argc, char **argv)
            (unsigned long long)n_ended, (double)(ds_now_us() - begin) / 1e6);
     printf("parked %llu, recomputed %llu, tokens hit with state %llu, by replay %llu, states saved %llu, evicted %llu, blocks evicted "
            "%llu, busy %llu, tokens %llu, dropped %llu; host: tokens hit %llu, blocks saved %llu, evicted %llu, states saved %llu, evicted "
-           "%llu\n",
+           "%llu; store: tokens hit %llu, fetches %llu, blocks %llu, states %llu, gone %llu, late %llu, busy %llu, failed %llu, corrupt "
+           "%llu, not "
+           "saved %llu; without memory %llu\n",
            (unsigned long long)sum.preempted_parked, (unsigned long long)sum.preempted_recomputed, (unsigned long long)sum.hit_state_tokens,
            (unsigned long long)sum.hit_replay_tokens, (unsigned long long)sum.states_saved, (unsigned long long)sum.states_evicted,
            (unsigned long long)sum.blocks_evicted, (unsigned long long)sum.refused_busy, (unsigned long long)sum.output_tokens,
            (unsigned long long)sum.dropped_tokens, (unsigned long long)sum.hit_host_tokens, (unsigned long long)sum.host_blocks_saved,
            (unsigned long long)sum.host_blocks_evicted, (unsigned long long)sum.host_states_saved,
-           (unsigned long long)sum.host_states_evicted);
+           (unsigned long long)sum.host_states_evicted, (unsigned long long)sum.hit_store_tokens, (unsigned long long)sum.fetches,
+           (unsigned long long)sum.fetched_blocks, (unsigned long long)sum.fetched_states, (unsigned long long)sum.fetch_missed[1],
+           (unsigned long long)sum.fetch_missed[2], (unsigned long long)sum.fetch_missed[3], (unsigned long long)sum.fetch_missed[4],
+           (unsigned long long)sum.fetch_missed[5], (unsigned long long)sum.saves_lost, (unsigned long long)n_no_memory);
+    for (int i = DS_STORE_GONE; i < DS_STORE_RESULTS; i++)
+        missed = missed && sum.fetch_missed[i];
     if (steps >= 100000 &&
         !(sum.preempted_parked && sum.preempted_recomputed && sum.hit_state_tokens && sum.hit_replay_tokens && sum.states_evicted &&
-          sum.blocks_evicted && sum.hit_host_tokens && sum.host_blocks_evicted && sum.host_states_evicted && sum.refused_busy &&
-          sum.ended[DS_ENDED_STOP_ID] && sum.ended[DS_ENDED_STOP_STRING] && sum.ended[DS_ENDED_LENGTH] && sum.ended[DS_ENDED_CANCELED] &&
-          sum.ended[DS_ENDED_DEADLINE])) {
+          sum.blocks_evicted && sum.hit_host_tokens && sum.host_blocks_evicted && sum.host_states_evicted && sum.refused_busy && missed &&
+          sum.hit_store_tokens && sum.fetched_states && sum.saves_lost && n_no_memory && sum.ended[DS_ENDED_STOP_ID] &&
+          sum.ended[DS_ENDED_STOP_STRING] && sum.ended[DS_ENDED_LENGTH] && sum.ended[DS_ENDED_CANCELED] && sum.ended[DS_ENDED_DEADLINE])) {
         printf("something never happened\n");
         return 1;
     }
