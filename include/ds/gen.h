@@ -202,7 +202,7 @@ typedef struct {
 } ds_gen_hist;
 
 typedef struct {
-    /* now */
+    /* now: samples. running: with a seat, prefilling ones among them; waiting: in the queue, parked ones among them */
     uint32_t waiting, prefilling, running, parked, requests;
     uint32_t kv_blocks, kv_used, kv_cached; /* cached: kept for hits, free for anyone */
     uint32_t states, states_used, slots, slots_used;

@@ -54,6 +54,7 @@ typedef struct {
     uint32_t max_context_tokens; /* prompt + output; 0 = not checked */
     uint32_t max_tools;          /* a longer list is a 400 */
     uint32_t max_images;
+    bool no_image_token;                /* the tokenizer has no image placeholder: its spelling is text like any other */
     const char *image_token;            /* spelling of the image placeholder in the tokenizer at hand; borrowed, never NULL */
     ds_thinking_default thinking;       /* of a request that says nothing: auto = on, but off where a tool or a schema is forced */
     ds_unknown_members unknown_members; /* top-level members that are in no table */
@@ -238,6 +239,7 @@ typedef struct {
     bool thinking;
     ds_effort effort;        /* NONE when thinking is off */
     uint32_t effort_number;  /* 1..100, V4.1 */
+    bool hide_thinking;      /* Messages: thinking.display is omitted; only the signature is sent */
     int64_t thinking_budget; /* Messages: budget_tokens, passed to the caller only; -1 */
     ds_parse_start start;
 

@@ -40,6 +40,9 @@ typedef struct {
     ds_stream_sink *sink;          /* NULL: only the body is wanted */
     void *ctx;
     size_t max_value_bytes; /* of a held tool argument; 0 = 8 MiB */
+    /* Responses: the response is complete; it may be read (body, items) and stored. False: it couldn't be, and its last
+     * event and its body say "store": false. NULL: nobody is asked. */
+    bool (*keep)(void *ctx, ds_stream *s);
 } ds_stream_opts;
 
 typedef struct {

@@ -42,7 +42,7 @@ class ParseArgs(C.Structure):
 
 class StreamOpts(C.Structure):
     _fields_ = [("id", text), ("created", C.c_int64), ("now", p), ("model", text), ("tokenizer", p), ("seal", p), ("sink", SINK), ("ctx", p),
-                ("max_value_bytes", size)]
+                ("max_value_bytes", size), ("keep", p)]
 
 
 class StreamUsage(C.Structure):

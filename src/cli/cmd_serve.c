@@ -26,7 +26,7 @@ typedef struct {
     bool dump_config, no_tcp, strict_model, image_urls, metrics_auth, prefix_cache, quiet, pin;
     int64_t port, threads, engines, context, max_running, max_requests, step_tokens, prefills, connections, workers, step_us, phases;
     uint64_t memory, kv_memory, max_head, max_body, max_output_queue, responses_bytes;
-    uint64_t header_ms, body_ms, stall_ms, keepalive_ms, idle_ms, drain_ms, request_ms, responses_ttl_ms, target_tbt_ms;
+    uint64_t header_ms, body_ms, stall_ms, keepalive_ms, idle_ms, drain_ms, request_ms, body_rate, responses_ttl_ms, target_tbt_ms;
 } options;
 
 #define O(field) .offset = offsetof(options, field)
@@ -75,10 +75,11 @@ static const ds_opt table[] = {
     { .name = "header-timeout", .type = DS_OPT_MS, O(header_ms), .def = "10s", .arg = "TIME", .min = 1, .max = 3600000, .help = "for the whole head" },
     { .name = "max-body", .type = DS_OPT_BYTES, O(max_body), .def = "48MiB", .arg = "BYTES", .min = 1, .max = 1u << 31, .help = "larger bodies are a 413" },
     { .name = "body-timeout", .type = DS_OPT_MS, O(body_ms), .def = "30s", .arg = "TIME", .min = 1, .max = 3600000, .help = "without progress of the body" },
+    { .name = "body-rate", .type = DS_OPT_BYTES, O(body_rate), .def = "4KiB", .arg = "BYTES", .min = 1, .max = 1 << 30, .help = "a body comes at so many a second on average, once --body-timeout is over" },
     { .name = "max-output-queue", .type = DS_OPT_BYTES, O(max_output_queue), .def = "1MiB", .arg = "BYTES", .min = 4096, .max = 1u << 30, .help = "waiting for one client; a slower reader is disconnected" },
     { .name = "client-stall-timeout", .type = DS_OPT_MS, O(stall_ms), .def = "10s", .arg = "TIME", .min = 1, .max = 3600000, .help = "a client that doesn't read for so long is disconnected" },
     { .name = "keepalive-interval", .type = DS_OPT_MS, O(keepalive_ms), .def = "10s", .arg = "TIME", .min = 1, .max = 3600000, .help = "comments in a stream that has nothing to say" },
-    { .name = "idle-timeout", .type = DS_OPT_MS, O(idle_ms), .def = "75s", .arg = "TIME", .min = 1000, .max = 86400000, .help = "of a connection between requests" },
+    { .name = "idle-timeout", .type = DS_OPT_MS, O(idle_ms), .def = "120s", .arg = "TIME", .min = 1000, .max = 86400000, .help = "of a connection between requests" },
     { .name = "drain-timeout", .type = DS_OPT_MS, O(drain_ms), .def = "60s", .arg = "TIME", .min = 1, .max = 86400000, .help = "for running requests after SIGTERM" },
     { .name = "request-timeout", .type = DS_OPT_MS, O(request_ms), .def = "0", .arg = "TIME", .min = 0, .max = 86400000, .help = "a request ends after that long; 0 = never" },
     { .name = "max-connections", .type = DS_OPT_INT, O(connections), .def = "4096", .arg = "N", .min = 1, .max = 1000000, .help = "more are closed at once" },
@@ -608,6 +609,7 @@ int ds_cmd_serve(int argc, char **argv)
         .stall_ms = o.stall_ms,
         .keepalive_ms = o.keepalive_ms,
         .idle_ms = o.idle_ms,
+        .body_rate = o.body_rate,
         .drain_ms = o.drain_ms,
         .request_ms = o.request_ms,
         .keys_file = o.keys,

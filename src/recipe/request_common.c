@@ -293,24 +293,10 @@ void ds_rp_thinking(ds_rp *p, int thinking, bool has_effort, ds_effort effort, u
 
 void ds_rp_check_text(ds_rp *p, ds_stage stage, ds_str s, const ds_path *at, const char *key)
 {
-    static const char tail[] = "image｜>", heads[][20] = { "<｜", "<｜deepseek_" };
-    const char *from, *end;
+    const char *token = p->o->image_token;
 
-    if (!s.n || p->rc != DS_OK)
-        return;
-    from = s.p;
-    end = s.p + s.n;
-    while ((from = memmem(from, (size_t)(end - from), tail, sizeof tail - 1))) {
-        for (int i = 0; i < 2; i++) {
-            size_t n = strlen(heads[i]);
-
-            if ((size_t)(from - s.p) >= n && memcmp(from - n, heads[i], n) == 0) {
-                ds_rp_refuse(p, stage, at, key, "text must not contain the image placeholder %simage｜>", heads[i]);
-                return;
-            }
-        }
-        from += sizeof tail - 1;
-    }
+    if (s.n && p->rc == DS_OK && p->o->encoding == DS_ENC_V41 && !p->o->no_image_token && memmem(s.p, s.n, token, strlen(token)))
+        ds_rp_refuse(p, stage, at, key, "text must not contain the image placeholder %s", token);
 }
 
 void ds_rp_check_json(ds_rp *p, ds_stage stage, const ds_json *v, const ds_path *at, const char *key)

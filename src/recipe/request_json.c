@@ -202,6 +202,7 @@ void ds_recipe_opts_fit(ds_recipe_opts *o, const ds_tokenizer *t)
 
     if (ds_tokenizer_control(t, o->image_token) == DS_TOKEN_NONE && ds_tokenizer_control(t, "<｜image｜>") != DS_TOKEN_NONE)
         o->image_token = "<｜image｜>";
+    o->no_image_token = ds_tokenizer_control(t, o->image_token) == DS_TOKEN_NONE;
     for (size_t i = 0; i < sizeof marks / sizeof *marks; i++)
         if (ds_tokenizer_control(t, marks[i]) == DS_TOKEN_NONE)
             o->grounding_tokens = false;

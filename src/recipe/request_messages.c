@@ -43,21 +43,22 @@ static const char unsupported_document[] = "[Unsupported Document]";
 
 static void thinking(ds_rp *p, const ds_json **f)
 {
-    static const char *const names[] = { "type", "budget_tokens" };
+    static const char *const names[] = { "type", "budget_tokens", "display" };
     static const char *const config_names[] = { "effort", "format" };
     ds_path at = { NULL, "thinking", 0 }, config = { NULL, "output_config", 0 };
-    const ds_json *t[2] = { NULL }, *c[2] = { NULL };
+    const ds_json *t[3] = { NULL }, *c[2] = { NULL };
     ds_effort effort = DS_EFFORT_HIGH;
     uint32_t number = 0;
     bool has_effort;
     int on = -1;
 
     if (ds_rp_object(p, f[F_THINKING], NULL, "thinking")) {
-        ds_fields(f[F_THINKING], names, 2, t);
+        ds_fields(f[F_THINKING], names, 3, t);
         if (!t[0])
             ds_rp_missing(p, &at, "type");
         on = ds_rp_enum(p, t[0], &at, "type", "disabled|enabled|adaptive");
         ds_rp_i64(p, t[1], &at, "budget_tokens", &p->r->info.thinking_budget);
+        p->r->info.hide_thinking = ds_rp_enum(p, t[2], &at, "display", "summarized|omitted") == 1;
         on = on < 0 ? -1 : on > 0;
     }
     if (ds_rp_object(p, f[F_OUTPUT_CONFIG], NULL, "output_config"))
@@ -586,7 +587,8 @@ static void in_list_system(ds_rp *p, const ds_json *content, const ds_path *at)
     ds_path list = { at, "content", 0 }, item = { &list, NULL, 0 };
     const ds_json *f[2];
     ds_parts inner = { 0 };
-    ds_msg *m = ds_conv_add(&p->r->conv, p->mem, DS_ROLE_USER);
+    bool turn = p->o->encoding == DS_ENC_V41; /* V4 knows system text at the head only */
+    ds_msg *m = ds_conv_add(&p->r->conv, p->mem, turn ? DS_ROLE_SYSTEM : DS_ROLE_USER);
 
     if (!m)
         return;
@@ -600,6 +602,10 @@ static void in_list_system(ds_rp *p, const ds_json *content, const ds_path *at)
             if (ds_rp_enum(p, f[0], &item, "type", "text") == 0)
                 text_block(p, &inner, f[1], &item);
         }
+    }
+    if (turn) {
+        m->content = inner;
+        return;
     }
     ds_parts_text(&m->content, p->mem, ds_lit("<system-reminder>\n"), "");
     for (const ds_part *s = inner.first; s; s = s->next)

@@ -352,7 +352,7 @@ static void message(items *s, const ds_json **f, const ds_path *at)
         return;
     if (!f[I_CONTENT])
         ds_rp_missing(p, at, "content");
-    content(p, &parts, f[I_CONTENT], at, "content", role < 2);
+    content(p, &parts, f[I_CONTENT], at, "content", role == 0);
     if (ds_rp_stop(p))
         return;
     if (role == 3 && c->last && c->last->role == DS_ROLE_ASSISTANT && !c->last->calls) {
@@ -361,7 +361,7 @@ static void message(items *s, const ds_json **f, const ds_path *at)
             ds_parts_text(&m->content, p->mem, e->text, e == parts.first ? (m->content.bytes && parts.bytes ? "\n\n" : "") : "\n\n");
         return;
     }
-    m = ds_conv_add(c, p->mem, role < 2 ? DS_ROLE_USER : role == 2 ? DS_ROLE_SYSTEM : DS_ROLE_ASSISTANT);
+    m = ds_conv_add(c, p->mem, role == 0 ? DS_ROLE_USER : role == 3 ? DS_ROLE_ASSISTANT : DS_ROLE_SYSTEM);
     if (m)
         m->content = parts;
 }

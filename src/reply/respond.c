@@ -942,6 +942,8 @@ ds_rc ds_stream_finish(ds_stream *s, uint32_t index, ds_stream_end end, ds_err *
     close_item(c);
     c->finished = true;
     s->n_finished++;
+    if (s->n_finished == s->n_choices && s->o.keep && !s->oom)
+        s->unkept = !s->o.keep(s->o.ctx, s);
     if (s->o.sink && !s->oom)
         s->proto->end(s, c, s->n_finished == s->n_choices);
     return s->oom ? nomem(err) : DS_OK;

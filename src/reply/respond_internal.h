@@ -88,6 +88,7 @@ struct ds_stream {
     scored *scored; /* [prompts], or NULL */
     uint32_t n_choices, n_finished;
     bool begun, failed, logprobs;
+    bool unkept; /* the caller couldn't store it */
     uint64_t prompt_tokens, cached_tokens;
     uint64_t sequence; /* Responses: sequence_number of the next event */
     bool pinged;

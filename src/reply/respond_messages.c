@@ -6,10 +6,11 @@ static void usage(ds_stream *s, ds_buf *b, bool output)
     ds_stream_usage u;
 
     ds_stream_get_usage(s, &u);
-    ds_buf_printf(b,
-                  "{\"input_tokens\":%lu,\"cache_creation_input_tokens\":0,\"cache_read_input_tokens\":%lu,\"output_tokens\":%lu,\"service_"
-                  "tier\":\"standard\"}",
+    ds_buf_printf(b, "{\"input_tokens\":%lu,\"cache_creation_input_tokens\":0,\"cache_read_input_tokens\":%lu,\"output_tokens\":%lu",
                   u.prompt_tokens - u.cached_tokens, u.cached_tokens, output ? u.output_tokens : 0);
+    if (output && s->info->thinking && u.reasoning_known)
+        ds_buf_printf(b, ",\"output_tokens_details\":{\"thinking_tokens\":%lu}", u.reasoning_tokens);
+    ds_buf_puts(b, ",\"service_tier\":\"standard\"}");
 }
 
 static void head(ds_stream *s, ds_buf *b)
@@ -109,6 +110,8 @@ static void delta(ds_stream *s, choice *c, item *it, const char *text, size_t n,
     };
 
     (void)c, (void)lp, (void)lp_n;
+    if (it->kind == ITEM_REASONING && s->info->hide_thinking)
+        return;
     delta_begin(s, it, names[it->kind][0], names[it->kind][1]);
     respond_str(&s->ev, text, n);
     delta_end(s);
@@ -160,7 +163,7 @@ static void body(ds_stream *s, ds_buf *b)
         switch (it->kind) {
         case ITEM_REASONING:
             ds_buf_puts(b, "{\"type\":\"thinking\",\"thinking\":");
-            respond_buf(b, &it->text);
+            respond_str(b, ds_buf_str(&it->text), s->info->hide_thinking ? 0 : it->text.len);
             ds_buf_puts(b, ",\"signature\":");
             signature(s, b, it);
             break;

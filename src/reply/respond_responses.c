@@ -1,4 +1,5 @@
 /* Responses: events, items and the response object. (recipe spec 4.5) */
+#include "base/str.h"
 #include "reply/respond_internal.h"
 
 /* ---- ids ---- */
@@ -209,7 +210,10 @@ static void response(ds_stream *s, ds_buf *b, const ds_api_error *e)
         ds_buf_putc(b, ',');
         respond_str(b, echo->name.p, echo->name.n);
         ds_buf_putc(b, ':');
-        ds_buf_put(b, echo->json.p, echo->json.n);
+        if (s->unkept && ds_str_is(echo->name, "store"))
+            ds_buf_puts(b, "false");
+        else
+            ds_buf_put(b, echo->json.p, echo->json.n);
     }
     ds_buf_putc(b, '}');
 }

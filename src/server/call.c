@@ -71,6 +71,15 @@ static void detach(ds_call *c)
     c->x = NULL;
 }
 
+/* How an accepted request ended; the first reason counts. */
+static void settle(ds_call *c, ds_finished how)
+{
+    if (!c->accepted || c->settled)
+        return;
+    c->settled = true;
+    c->s->m.ended[how]++;
+}
+
 static void cancel(ds_call *c)
 {
     for (uint32_t i = 0; i < c->n_prompts; i++)
@@ -82,6 +91,7 @@ static void cancel(ds_call *c)
 
 void ds_call_abandon(ds_call *c)
 {
+    settle(c, DS_FINISHED_ABORT);
     detach(c);
     if (c->preparing) /* freed when it comes back */
         return;
@@ -115,6 +125,7 @@ static void fail(ds_call *c, const ds_api_error *e)
     ds_err err;
 
     c->failed = true;
+    settle(c, DS_FINISHED_ERROR);
     if (x && (x->replied || x->stream)) {
         ds_stream_fail(c->stream, e, &err);
         x->why = e->code;
@@ -122,7 +133,7 @@ static void fail(ds_call *c, const ds_api_error *e)
         if (x)
             ds_out_end(x);
     } else if (x) {
-        ds_reply_error(x, e, refused_by(e));
+        ds_reply_error(x, e, c->accepted ? DS_N_REFUSED : refused_by(e));
     }
     ds_call_abandon(c);
 }
@@ -294,6 +305,7 @@ static void begin(ds_call *c)
         refuse_add(c, rc, &err);
         return;
     }
+    c->accepted = true;
     s->m.accepted++;
     ds_histogram_tokens(&s->m.prompt_size, (double)c->n_prompt_tokens);
     if (c->info->stream)
@@ -426,9 +438,10 @@ static void on_start(ds_call *c, ds_call_prompt *p, const ds_event *ev)
 }
 
 /* The response is complete but for sending it: what is stored is stored before the client can ask for it. A store
- * that fails doesn't fail the answer: its id is then unknown. */
-static void keep(ds_call *c)
+ * that fails doesn't fail the answer; it then says that it isn't stored. */
+bool ds_call_keep(void *ctx, ds_stream *stream)
 {
+    ds_call *c = ctx;
     ds_str input = { 0 };
     const char *output, *body;
     size_t output_n, body_n;
@@ -437,7 +450,7 @@ static void keep(ds_call *c)
     ds_rc rc = ds_request_items(c->req, &input, &err);
 
     if (rc == DS_OK)
-        rc = ds_stream_items(c->stream, &output, &output_n, &err);
+        rc = ds_stream_items(stream, &output, &output_n, &err);
     if (rc == DS_OK) {
         ds_buf_puts(&items, "{\"items\":[");
         ds_buf_put(&items, input.p, input.n);
@@ -445,7 +458,7 @@ static void keep(ds_call *c)
             ds_buf_putc(&items, ',');
         ds_buf_put(&items, output, output_n);
         ds_buf_puts(&items, "]}");
-        rc = items.oom ? ds_fail(&err, DS_E_NOMEM, "out of memory") : ds_stream_body(c->stream, &body, &body_n, &err);
+        rc = items.oom ? ds_fail(&err, DS_E_NOMEM, "out of memory") : ds_stream_body(stream, &body, &body_n, &err);
     }
     if (rc == DS_OK)
         rc = ds_store_put(c->s->store,
@@ -462,6 +475,28 @@ static void keep(ds_call *c)
         ds_logf(c->s->o.log, DS_LOG_ERROR, "store id=%s message=\"%s\"", c->id, err.msg);
     c->s->m.store_failed += rc != DS_OK;
     ds_buf_free(&items);
+    return rc == DS_OK;
+}
+
+static ds_finished finished_by(const char *reason)
+{
+    if (reason && strcmp(reason, "length") == 0)
+        return DS_FINISHED_LENGTH;
+    return reason && strcmp(reason, "stop") != 0 ? DS_FINISHED_TOOLS : DS_FINISHED_STOP;
+}
+
+/* The client has its answer, as far as this server can know. */
+static void succeed(ds_call *c)
+{
+    ds_metrics *m = &c->s->m;
+    uint64_t now = ds_now_us();
+
+    settle(c, finished_by(ds_stream_finish_reason(c->stream, 0)));
+    ds_histogram_seconds(&m->e2e, (double)(now - c->start_us) / 1e6);
+    ds_histogram_tokens(&m->output_size, (double)c->n_output);
+    if (c->first_us && c->n_output > 1)
+        ds_histogram_seconds(&m->tpot, (double)(now - c->first_us) / 1e6 / (double)(c->n_output - 1));
+    detach(c);
 }
 
 static void complete(ds_call *c)
@@ -469,18 +504,11 @@ static void complete(ds_call *c)
     ds_exchange *x = c->x;
     ds_server *s = c->s;
     const char *end = ds_sse_end(c->proto), *json, *reason = ds_stream_finish_reason(c->stream, 0);
-    uint64_t now = ds_now_us();
     ds_buf body = { 0 };
     ds_err err = { 0 };
     size_t n;
 
-    ds_histogram_seconds(&s->m.e2e, (double)(now - c->start_us) / 1e6);
-    ds_histogram_tokens(&s->m.output_size, (double)c->n_output);
-    if (c->first_us && c->n_output > 1)
-        ds_histogram_seconds(&s->m.tpot, (double)(now - c->first_us) / 1e6 / (double)(c->n_output - 1));
     x->finish = reason ? reason : "none";
-    if (c->proto == DS_PROTO_RESPONSES && c->info->store)
-        keep(c);
     if (x->stream) {
         n = strlen(end);
         char *to = n ? ds_out_reserve(x, n) : NULL;
@@ -500,12 +528,11 @@ static void complete(ds_call *c)
         return;
     }
     if (c->x)
-        detach(c);
+        succeed(c);
 }
 
 static void finish_choice(ds_call *c, uint32_t choice, ds_stream_end end)
 {
-    const char *reason;
     ds_err err;
 
     if (c->choices[choice].finished || c->failed || !c->x)
@@ -515,10 +542,7 @@ static void finish_choice(ds_call *c, uint32_t choice, ds_stream_end end)
         fail_with(c, 500, NULL, "the server is out of memory");
         return;
     }
-    reason = ds_stream_finish_reason(c->stream, choice);
-    c->s->m.finished[reason && strcmp(reason, "length") == 0 ? DS_FINISHED_LENGTH
-                     : reason && strcmp(reason, "stop") != 0 ? DS_FINISHED_TOOLS
-                                                             : DS_FINISHED_STOP]++;
+    c->s->m.finished[finished_by(ds_stream_finish_reason(c->stream, choice))]++;
     c->unfinished--;
     if (c->unfinished == 0 && c->x)
         complete(c);
@@ -547,6 +571,19 @@ static void on_prompt(ds_call *c, uint32_t prompt, const ds_event *ev)
         fail_with(c, 500, NULL, "the server is out of memory");
 }
 
+/* The prompt has been read: the first token of all, or an end of text in its place. */
+static void note_first(ds_call *c)
+{
+    ds_metrics *m = &c->s->m;
+
+    if (c->first_us || !c->x || c->failed)
+        return;
+    c->first_us = c->s->now_us;
+    ds_histogram_seconds(&m->ttft, (double)(c->first_us - c->start_us) / 1e6);
+    m->prompt_tokens += c->n_prompt_tokens;
+    m->cached_tokens += c->n_cached;
+}
+
 static void on_token(ds_call *c, uint32_t choice, const ds_event *ev)
 {
     ds_call_choice *k = &c->choices[choice];
@@ -557,6 +594,7 @@ static void on_token(ds_call *c, uint32_t choice, const ds_event *ev)
     ds_err err;
     ds_rc rc;
 
+    note_first(c);
     if (c->info->max_tokens == 0) /* it has to be drawn, and isn't asked for */
         return;
     if (k->finished || !c->x || c->failed) {
@@ -564,16 +602,8 @@ static void on_token(ds_call *c, uint32_t choice, const ds_event *ev)
         return;
     }
     now = c->s->now_us;
-    if (k->tokens++ == 0) {
-        if (!c->first_us) {
-            c->first_us = now;
-            ds_histogram_seconds(&c->s->m.ttft, (double)(now - c->start_us) / 1e6);
-            c->s->m.prompt_tokens += c->n_prompt_tokens;
-            c->s->m.cached_tokens += c->n_cached;
-        }
-    } else {
+    if (k->tokens++)
         ds_histogram_seconds(&c->s->m.itl, (double)(now - k->last_us) / 1e6);
-    }
     k->last_us = now;
     c->n_output++;
     c->s->m.generated_tokens += c->info->stream;
@@ -610,6 +640,8 @@ static void on_end(ds_call *c, ds_call_prompt *p, uint32_t choice, const ds_even
 {
     ds_server *s = c->s;
 
+    if (ev->end.reason == DS_ENDED_STOP_ID)
+        note_first(c);
     if (ev->end.n_tokens && !c->failed && c->x) {
         ds_histogram_seconds(&s->m.prefill, (double)ev->end.prefill_us / 1e6);
         ds_histogram_seconds(&s->m.decode, (double)ev->end.decode_us / 1e6);
@@ -646,11 +678,14 @@ static void on_end(ds_call *c, ds_call_prompt *p, uint32_t choice, const ds_even
     case DS_ENDED_DEADLINE:
         s->m.finished[DS_FINISHED_DEADLINE]++;
         c->lost_why = 1;
+        settle(c, DS_FINISHED_DEADLINE);
         if (c->x && !c->failed)
             fail_with(c, 504, "request_timeout", "the request took longer than this server allows");
         break;
     case DS_ENDED_FAILED:
         if (refused_late(ev)) {
+            s->m.finished[DS_FINISHED_REFUSED]++;
+            settle(c, DS_FINISHED_REFUSED);
             if (c->x && !c->failed)
                 refuse_add(c, ev->end.rc, &(ds_err){ .rc = ev->end.rc, .msg = "the request doesn't fit the engine that it came to" });
             break;

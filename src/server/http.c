@@ -301,7 +301,8 @@ void ds_reply_error(ds_exchange *x, const ds_api_error *e, ds_refused why)
     size_t n = ds_api_error_body(NULL, 0, e, x->proto, openai, id);
     ds_buf b = { 0 };
 
-    x->s->m.refused[why]++;
+    if (why != DS_N_REFUSED)
+        x->s->m.refused[why]++;
     if (!x->why)
         x->why = e->code ? e->code : e->type;
     if (ds_buf_reserve(&b, n + 1)) {
@@ -469,7 +470,7 @@ static void begin(ds_exchange *x, const char *method, const char *version)
     ds_api_error e;
 
     x->started = true;
-    x->upload_us = ds_now_us();
+    x->upload_us = x->upload_from_us = ds_now_us();
     x->c->in_head = false;
     snprintf(x->method, sizeof x->method, "%s", method);
     x->head = strcmp(method, "HEAD") == 0;
@@ -505,6 +506,7 @@ static void begin(ds_exchange *x, const char *method, const char *version)
 static void take_body(ds_exchange *x, const char *data, size_t n)
 {
     x->upload_us = ds_now_us();
+    x->uploaded += n;
     if (!x->refused && x->body.len + n > x->s->o.max_body) {
         ds_api_error e;
         ds_api_fail(&e, 413, NULL, NULL, NULL, "the body is above %zu bytes", x->s->o.max_body);
@@ -788,7 +790,7 @@ static void sweep_conn(ds_server *s, ds_conn *c, uint64_t now)
         if (past(now, c->since_us, limit) || (!x && !c->in_head && s->draining))
             ds_http_kill(c);
     } else if (!x->complete) {
-        if (past(now, x->upload_us, s->o.body_ms))
+        if (past(now, x->upload_us, s->o.body_ms) || past(now, x->upload_from_us, s->o.body_ms + x->uploaded * 1000 / s->o.body_rate))
             ds_http_kill(c);
     } else if (x->replied) {
         bool waits = x->stream ? ds_outq_bytes(&x->out) > 0 : x->reply.len > 0;

@@ -129,13 +129,18 @@ static void server_part(const page *p, const ds_metrics *m)
 {
     static const char *const refused[DS_N_REFUSED] = { "framing", "too_large",  "authentication", "not_found", "invalid",
                                                        "quota",   "queue_full", "unavailable",    "internal" };
-    static const char *const finished[DS_N_FINISHED] = { "stop", "length", "tool_calls", "abort", "deadline", "error" };
+    static const char *const finished[DS_N_FINISHED] = { "stop", "length", "tool_calls", "abort", "deadline", "error", "refused" };
     static const char *const lost[3] = { "canceled", "deadline", "failed" };
     static const char *const classes[6] = { "other", "1xx", "2xx", "3xx", "4xx", "5xx" };
 
-    by_label(p, "request_success_total", "counter", "Choices that ended, by reason.", "finished_reason", finished, m->finished, 4);
-    by_label(p, "request_failed_total", "counter", "Choices that the server ended, by reason.", "reason", finished + 4, m->finished + 4,
-             DS_N_FINISHED - 4);
+    by_label(p, "request_success_total", "counter", "Requests that were answered, by the reason of their first choice.", "finished_reason",
+             finished, m->ended, DS_FINISHED_ABORT);
+    by_label(p, "request_failed_total", "counter", "Accepted requests that were not, by reason.", "reason", finished + DS_FINISHED_ABORT,
+             m->ended + DS_FINISHED_ABORT, DS_N_FINISHED - DS_FINISHED_ABORT);
+    by_label(p, "choice_success_total", "counter", "Choices that ended, by reason.", "finished_reason", finished, m->finished,
+             DS_FINISHED_ABORT);
+    by_label(p, "choice_failed_total", "counter", "Choices that the server ended, by reason.", "reason", finished + DS_FINISHED_ABORT,
+             m->finished + DS_FINISHED_ABORT, DS_N_FINISHED - DS_FINISHED_ABORT);
     by_label(p, "request_refused_total", "counter", "Requests that were not taken, by reason.", "reason", refused, m->refused,
              DS_N_REFUSED);
     by_label(p, "http_responses_total", "counter", "Responses by class of status.", "class", classes, m->http, 6);
@@ -150,12 +155,14 @@ static void server_part(const page *p, const ds_metrics *m)
     counter(p, "connections_total", "Connections accepted.", m->connections_total);
     gauge(p, "connections", "Connections open.", m->connections);
     gauge(p, "streams", "Responses being streamed.", m->streams);
-    histogram(p, "time_to_first_token_seconds", "From the end of a request's body to its first token.", &m->ttft, seconds);
+    histogram(p, "time_to_first_token_seconds", "From the end of a request's body to its first token, the end of its text counted as one.",
+              &m->ttft, seconds);
     histogram(p, "inter_token_latency_seconds", "Time between tokens of a choice.", &m->itl, seconds);
     histogram(p, "token_delivery_delay_seconds", "From the engine's event to the handing of a stream's bytes to its connection.",
               &m->delivery, delays);
     histogram(p, "time_per_output_token_seconds", "Mean time between tokens of a request.", &m->tpot, seconds);
-    histogram(p, "e2e_request_latency_seconds", "From the end of a request's body to the end of its answer.", &m->e2e, seconds);
+    histogram(p, "e2e_request_latency_seconds", "From the end of a request's body to the end of its answer, of those that were answered.",
+              &m->e2e, seconds);
     histogram(p, "request_prepare_time_seconds", "Checking, rendering and tokenising a request.", &m->prepare, seconds);
     histogram(p, "request_queue_time_seconds", "From the engine's queue to the start of the prompt.", &m->queue, seconds);
     histogram(p, "request_prefill_time_seconds", "From the start of the prompt to the first token.", &m->prefill, seconds);
@@ -168,11 +175,11 @@ static void server_part(const page *p, const ds_metrics *m)
 
 static double running(const ds_gen_stats *e)
 {
-    return e->prefilling + e->running;
+    return e->running; /* those whose prompt is being read among them */
 }
 static double waiting(const ds_gen_stats *e)
 {
-    return e->waiting;
+    return e->waiting > e->parked ? e->waiting - e->parked : 0; /* parked ones stand in the queue too */
 }
 static double parked(const ds_gen_stats *e)
 {
@@ -218,9 +225,9 @@ static void each_engine(const page *p, const ds_metrics_engine *engines, uint32_
         const char *name, *type, *help;
         double (*get)(const ds_gen_stats *e);
     } list[] = {
-        { "num_requests_running", "gauge", "Requests being computed.", running },
-        { "num_requests_waiting", "gauge", "Requests in the engine's queue.", waiting },
-        { "num_requests_parked", "gauge", "Requests that were preempted and wait.", parked },
+        { "num_requests_running", "gauge", "Samples of requests being computed.", running },
+        { "num_requests_waiting", "gauge", "Those in the engine's queue.", waiting },
+        { "num_requests_parked", "gauge", "Those that were preempted and wait.", parked },
         { "kv_cache_usage_perc", "gauge", "Part of the KV blocks in use by requests, 0 to 1.", kv_usage },
         { "kv_blocks", "gauge", "KV blocks of 128 tokens.", kv_blocks },
         { "kv_blocks_cached", "gauge", "KV blocks kept for prefix hits.", kv_cached },
@@ -271,7 +278,7 @@ static void memory_plan(const page *p, const ds_metrics_engine *engines, uint32_
 static void engine_totals(const page *p, const ds_gen_stats *e, uint32_t preparing)
 {
     static const char *const why[3] = { "prepare", "capacity", "preempted" };
-    uint64_t waits[3] = { preparing, e->waiting, e->parked };
+    uint64_t waits[3] = { preparing, (uint64_t)waiting(e), e->parked };
     static const char *const ends[DS_N_ENDED] = { "stop_id", "stop_string", "length", "canceled", "deadline", "failed", "lost" };
     static const char *const positions[DS_GEN_MAX_DRAFTS] = {
         "0", "1", "2", "3", "4", "5", "6", "7", "8", "9", "10", "11", "12", "13", "14"

@@ -39,11 +39,14 @@ typedef enum {
     DS_FINISHED_ABORT,
     DS_FINISHED_DEADLINE,
     DS_FINISHED_ERROR,
+    DS_FINISHED_REFUSED, /* after all, by the engine it came to */
     DS_N_FINISHED
 } ds_finished;
 
 typedef struct {
-    uint64_t accepted, refused[DS_N_REFUSED], finished[DS_N_FINISHED], disconnected, stalled, http[6] /* by status / 100 */;
+    uint64_t accepted, refused[DS_N_REFUSED], disconnected, stalled, http[6] /* by status / 100 */;
+    uint64_t ended[DS_N_FINISHED];    /* accepted requests, each once */
+    uint64_t finished[DS_N_FINISHED]; /* their choices */
     uint64_t prompt_tokens, cached_tokens, generated_tokens;
     uint64_t lost_tokens[3]; /* computed and not delivered: client gone, deadline, failure */
     uint64_t bytes_out, connections_total;

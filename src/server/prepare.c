@@ -310,6 +310,7 @@ static ds_rc make_stream(ds_call *c)
         .now = now,
         .tokenizer = c->s->model.tokenizer,
         .seal = c->s->seal,
+        .keep = c->proto == DS_PROTO_RESPONSES && c->info->store ? ds_call_keep : NULL,
         .sink = c->info->stream ? on_event : NULL,
         .ctx = c,
     };

@@ -71,12 +71,14 @@ static void defaults(ds_server_opts *o)
         o->header_ms = 10000;
     if (!o->body_ms)
         o->body_ms = 30000;
+    if (!o->body_rate)
+        o->body_rate = 4096;
     if (!o->stall_ms)
         o->stall_ms = 10000;
     if (!o->keepalive_ms)
         o->keepalive_ms = 10000;
     if (!o->idle_ms)
-        o->idle_ms = 75000;
+        o->idle_ms = 120000;
     if (!o->drain_ms)
         o->drain_ms = 60000;
     if (!o->responses_ttl_ms)

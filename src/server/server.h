@@ -43,8 +43,9 @@ typedef struct {
     size_t worker_body;       /* bodies from this size on are prepared by a worker; 0 = 16 KiB */
     uint32_t max_connections; /* 0 = 4096 */
     uint32_t workers;         /* 0 = 1 */
-    uint64_t header_ms, body_ms, stall_ms, keepalive_ms, idle_ms, drain_ms; /* 0 = 10, 30, 10, 10, 75, 60 s */
-    uint64_t request_ms;                                                    /* a request ends after that long; 0 = never */
+    uint64_t header_ms, body_ms, stall_ms, keepalive_ms, idle_ms, drain_ms; /* 0 = 10, 30, 10, 10, 120, 60 s */
+    uint64_t body_rate;  /* bytes a second that a body must have on average, once body_ms are over; 0 = 4096 */
+    uint64_t request_ms; /* a request ends after that long; 0 = never */
 
     const char *keys_file;      /* NULL: no keys, everyone may use it */
     bool metrics_auth;          /* /metrics needs a key too */

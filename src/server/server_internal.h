@@ -81,6 +81,7 @@ struct ds_exchange {
     /* progress */
     bool started, complete, asked /* for the response, once */, suspended, refused, gone, probed;
     uint64_t start_us, body_us, upload_us;
+    uint64_t upload_from_us, uploaded; /* when the body could begin; its bytes so far */
     /* the response */
     bool have_reply, replied, stream, finished;
     bool close; /* Connection: close */
@@ -150,7 +151,8 @@ struct ds_call {
     /* [loop] */
     ds_exchange *x; /* NULL: the client is gone */
     bool preparing, failed, completed;
-    uint32_t live; /* prompts with the generator */
+    bool accepted, settled; /* it went to the generator; and is counted in ds_metrics.ended */
+    uint32_t live;          /* prompts with the generator */
     uint32_t unfinished;
     uint64_t n_prompt_tokens, n_cached, n_output, first_us;
     uint64_t queued_us, begun_us; /* time in its queue; when the prompt began */
@@ -224,10 +226,10 @@ void ds_http_flush_access(ds_server *s);
 /* A response; *body is taken. To be called while the request is complete or being refused, once. */
 void ds_reply(ds_exchange *x, int status, const char *type, ds_buf *body);
 void ds_reply_static(ds_exchange *x, int status, const char *type, const char *body, size_t n);
-void ds_reply_error(ds_exchange *x, const ds_api_error *e, ds_refused why);
-void ds_reply_stream(ds_exchange *x);           /* the head goes out, bytes follow with ds_out_put */
-char *ds_out_reserve(ds_exchange *x, size_t n); /* NULL: the client is too slow and was given up */
-void ds_out_put(ds_exchange *x, size_t n);      /* n bytes were written where reserve said */
+void ds_reply_error(ds_exchange *x, const ds_api_error *e, ds_refused why); /* DS_N_REFUSED: it had been accepted, and failed */
+void ds_reply_stream(ds_exchange *x);                                       /* the head goes out, bytes follow with ds_out_put */
+char *ds_out_reserve(ds_exchange *x, size_t n);                             /* NULL: the client is too slow and was given up */
+void ds_out_put(ds_exchange *x, size_t n);                                  /* n bytes were written where reserve said */
 void ds_out_end(ds_exchange *x);
 const char *ds_header(ds_exchange *x, const char *name); /* NULL: absent */
 const char *ds_query(ds_exchange *x, const char *name);  /* of the address; NULL: absent */
@@ -266,6 +268,7 @@ void ds_call_event(ds_call *c, const ds_event *ev);
 void ds_call_abandon(ds_call *c);   /* the client is gone */
 void ds_call_shut_down(ds_call *c); /* its client, who is there, is told that the server doesn't go on */
 void ds_call_free(ds_call *c);
+bool ds_call_keep(void *ctx, ds_stream *stream); /* stores a Responses answer; false: it couldn't */
 
 /* prepare.c: any thread */
 void ds_call_prepare(ds_call *c, ds_kit *k);

@@ -123,7 +123,8 @@ class Responses(Maker):
         return blocks
 
     def turn(self, out):
-        out.append({"type": "message", "role": self.r.choice(("user", "user", "developer")), "content": self.content()})
+        role = self.r.choice(("user", "user", "developer"))
+        out.append({"type": "message", "role": role, "content": self.content(images=role == "user")})
         if self.maybe(.15):
             out.append({"role": "system", "content": self.text()})
         for _ in range(self.r.choice((0, 1, 2))):

@@ -17,22 +17,22 @@ ONLY_PEER_REFUSES = ("Thinking mode does not support this tool_choice", "Functio
 
 
 def as_peer_sees_it(body, protocol, v4):
-    """The same conversation, where the two sides give a role another meaning (differences 1, 2, 3)."""
+    """The same conversation, where the two sides give a role another meaning (differences 1, 2)."""
     body = json.loads(json.dumps(body))
     items = body.get("messages" if protocol != "responses" else "input")
     if not isinstance(items, list):
         return body
     if protocol == "messages":
         for m in items:
-            if m["role"] == "system":
+            if m["role"] == "system" and v4:
                 m.update(role="user", content=f"<system-reminder>\n{m['content']}\n</system-reminder>")
         if body.get("tool_choice") == {"type": "any"}:
             del body["tool_choice"]
         return body
     head, out = True, []
     for m in items:
-        if m.get("role") == "developer":
-            m["role"] = "user"
+        if m.get("role") == "developer" and protocol == "responses":
+            m["role"] = "system"
         head = head and m.get("role") == "system"
         if v4 and not head and m.get("role") == "system":
             if not m["content"]:

@@ -378,6 +378,22 @@ def test_clocks(program, model, folder):
             assert s.raw(data) is not None and time.monotonic() - begin < 9, data
 
 
+def test_rate_of_a_body(program, model, folder):
+    """Bytes that come, and too slowly."""
+    with Server(program, model, "--body-timeout", "300ms", "--body-rate", "100KiB", replay=LONG, folder=folder) as s:
+        with s.connect() as c:
+            c.sendall(head("POST", "/v1/chat/completions", "Host: a", "Content-Length: 100000000"))
+            begin = time.monotonic()
+            try:
+                while time.monotonic() < begin + PATIENCE:
+                    c.sendall(b"x")
+                    time.sleep(0.02)
+            except OSError:
+                pass
+        assert time.monotonic() - begin < PATIENCE
+        assert s.request("POST", "/tokenize", {"prompt": "x" * 200_000})[0] == 200
+
+
 def test_keep_alive_comments(program, model, folder):
     with Server(program, model, "--keepalive-interval", "100ms", replay=[{"text": "x"}], folder=folder, step=1000000) as s:
         out = s.raw(post("Connection: close", body=STREAM))

@@ -142,7 +142,7 @@ static const request_case tool_cases[] = {
     { NULL, "{" M ",'tools':[{'type':'function','function':{'name':'f','strict':true,'parameters':{'type':'object','not':{}}}}]}", NULL, NULL, "keyword 'not'" },
     { NULL, "{" M ",'tools':[" TOOL "]}", ALONE, NULL, NULL, "max_tools=1" },
     { NULL, "{" M ",'tools':[" TOOL ",{'type':'function','function':{'name':'g'}}]}", NULL, "tools", "at most 1", "max_tools=1" },
-    { "placeholder in a description", "{" M ",'tools':[{'type':'function','function':{'name':'f','description':'<｜image｜>'}}]}", NULL, "tools[0].function.description",
+    { "placeholder in a description", "{" M ",'tools':[{'type':'function','function':{'name':'f','description':'<｜deepseek_image｜>'}}]}", NULL, "tools[0].function.description",
       "placeholder" },
     { "custom tool", "{" M ",'tools':[{'type':'custom','custom':{'name':'c','description':'D','format':{'type':'grammar','grammar':{'syntax':'lark','definition':'start: A'}}}}]}",
       "\n{\"name\": \"c\", \"description\": \"D\\n\\nThe input must follow this grammar (syntax: lark):\\nstart: A\", \"parameters\": {\"type\": \"object\", "
@@ -252,7 +252,7 @@ static const request_case message_cases[] = {
     { "file id", MSGS("{'role':'user','content':[{'type':'file','file':{'file_id':'x'}}]}"), NULL, "messages[0].content[0].file.file_id", "file ids" },
     { "image limit", MSGS("{'role':'user','content':[{'type':'image_url','image_url':'http://xy/'}]}"), NULL, NULL, "more than 0", "max_images=0" },
     { "placeholder", MSGS("{'role':'user','content':'a <｜deepseek_image｜>'}"), NULL, "messages[0].content", "placeholder" },
-    { "placeholder, other spelling", MSGS("{'role':'user','content':'a <｜image｜>'}"), NULL, "messages[0].content", "placeholder" },
+    { "placeholder, other spelling", MSGS("{'role':'user','content':'a <｜image｜>'}"), "<｜User｜>a <｜image｜><｜Assistant｜><think>", NULL, NULL },
     { "name is ignored", MSGS("{'role':'user','content':'q','name':'n'}"), ALONE, NULL, NULL },
     /* assistant */
     { "nothing", MSGS(A("'content':null")), NULL, "messages[1].content", "tool_calls" },
@@ -315,7 +315,7 @@ static const request_case message_cases[] = {
     { "call without name", MSGS(A("'tool_calls':[{'id':'1','function':{'arguments':''}}]")), NULL, "messages[1].tool_calls[0].function.name", "missing" },
     { "call without arguments", MSGS(A("'tool_calls':[{'id':'1','function':{'name':'f'}}]")), NULL, "messages[1].tool_calls[0].function.arguments", "missing" },
     { "call type", MSGS(A("'tool_calls':[{'id':'1','type':'x','function':{'name':'f'}}]")), NULL, "messages[1].tool_calls[0].type", "function, custom" },
-    { "placeholder in arguments", MSGS(A("'tool_calls':[" CALL("1", "{'a':'<\\uff5cimage\\uff5c>'}") "]") "," RESULT("1")), NULL,
+    { "placeholder in arguments", MSGS(A("'tool_calls':[" CALL("1", "{'a':'<\\uff5cdeepseek_image\\uff5c>'}") "]") "," RESULT("1")), NULL,
       "messages[1].tool_calls[0].function.arguments", "placeholder" },
     /* others */
     { "reminder", MSGS("{'role':'latest_reminder','content':'R'},{'role':'user','content':'q'}"), EFFORT_LINE("75") "<｜latest_reminder｜>R" ALONE, NULL, NULL },

@@ -90,7 +90,7 @@ static const request_case block_cases[] = {
     { "no content", BODY("{'role':'user'}"), NULL, "messages[0].content", "missing" },
     { "content type", BODY("{'role':'user','content':5}"), NULL, "messages[0].content" },
     { "empty list", BODY("{'role':'user','content':[]}"), NULL, "messages[0].content", "empty" },
-    { "system in the list", BODY("{'role':'user','content':'q'},{'role':'system','content':'s'}"), "<｜User｜>q\n\n<system-reminder>\ns\n</system-reminder>" END },
+    { "system in the list", BODY("{'role':'user','content':'q'},{'role':'system','content':'s'}"), "<｜User｜>q<｜System｜>s" END },
     { "text", USER("{'type':'text','text':'a','cache_control':{'type':'ephemeral'}},{'type':'text','text':'b'}"), "<｜User｜>a\n\nb" END },
     { "text missing", USER("{'type':'text'}"), NULL, "messages[0].content[0].text", "missing" },
     { "image", USER("{'type':'image','source':{'type':'base64','media_type':'image/png','data':'AAA'}},{'type':'text','text':'b'}"), "<｜User｜><｜deepseek_image｜>\n\nb" END },

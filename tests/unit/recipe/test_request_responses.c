@@ -60,7 +60,8 @@ static const request_case field_cases[] = {
 static const request_case item_cases[] = {
     { "type-less message", IN("{'role':'user','content':[{'type':'input_text','text':'a'},{'type':'text','text':'b'}]}"), "<｜User｜>a\n\nb" END },
     { "roles", IN("{'type':'message','role':'developer','content':'d'},{'role':'system','content':'s'}," U ",{'role':'assistant','content':'a'}"),
-      "<｜begin▁of▁sentence｜><｜User｜>d<｜System｜>s" ASK END "a" DONE END },
+      "d<｜System｜>s" ASK END "a" DONE END },
+    { "picture in developer", IN("{'role':'developer','content':[{'type':'input_image','image_url':'https://x/'}]}," U), NULL, "input[0].content[0].type" },
     { "role", IN("{'role':'tool','content':'d'}"), NULL, "input[0].role", "user, developer, system, assistant" },
     { "no content", IN("{'role':'user'}"), NULL, "input[0].content", "missing" },
     { "content", IN("{'role':'user','content':1}"), NULL, "input[0].content" },
@@ -115,7 +116,7 @@ static const request_case item_cases[] = {
     { "lenient: open end", IN(U "," CALL("1")), BLOCK(INVOKE("f1")) "<｜User｜><tool_result>[No output]</tool_result>" END, NULL, NULL, "lenient_history=true" },
     { "lenient: second output", IN(U "," CALL("1") "," OUT("1") "," OUT("1")), NULL, "input[3].call_id", "already", "lenient_history=true" },
     { "reference", IN("{'type':'item_reference','id':'msg_r_0'}"), NULL, "input[0].id", "msg_r_0" },
-    { "placeholder", IN("{'role':'user','content':'<｜image｜>'}"), NULL, "input[0].content", "placeholder" },
+    { "placeholder", IN("{'role':'user','content':'<｜deepseek_image｜>'}"), NULL, "input[0].content", "placeholder" },
 };
 
 #define T(x) "{'model':'m','tools':[" TOOL "],'input':[" U "," x "]}"

@@ -24,7 +24,8 @@ static const respond_case cases[] = {
       "'partial_json':'{\\'a\\': \\'x\\'}'}}\n"
       "{'type':'content_block_stop','index':2}\nmessage_delta "
       "{'type':'message_delta','delta':{'stop_reason':'tool_use','stop_sequence':null},'usage':{'input_tokens':8,"
-      "'cache_creation_input_tokens':0,'cache_read_input_tokens':12,'output_tokens':4,'service_tier':'standard'}}\nmessage_stop",
+      "'cache_creation_input_tokens':0,'cache_read_input_tokens':12,'output_tokens':4,'output_tokens_details':{'thinking_tokens':2},"
+      "'service_tier':'standard'}}\nmessage_stop",
       "{'id':'R','type':'message','role':'assistant','model':'m','content':[{'type':'thinking','thinking':'think','signature':'R'},{'type':"
       "'text','text':'Ok'},"
       "{'type':'tool_use','id':'toolu_R_0','name':'f','input':{'a':'x'}}],'stop_reason':'tool_use','stop_sequence':null,'usage':{'input_"
@@ -33,6 +34,12 @@ static const respond_case cases[] = {
     { "off: no thinking block, ping after the first block", OFF, NULL, "x", DS_END_STOP,
       "message_start\n'index':0,'content_block':{'type':'text','text':''}}\nping\ntext_delta\n!thinking" },
     { "empty thinking", ON, NULL, "</think>x", DS_END_STOP, NULL,
+      "[{'type':'thinking','thinking':'','signature':'R'},{'type':'text','text':'x'}]" },
+    { "thinking omitted", "'model':'m','messages':[{'role':'user','content':'q'}],'thinking':{'type':'enabled','display':'omitted'}", NULL,
+      "think</think>x", DS_END_STOP,
+      "'content_block':{'type':'thinking','thinking':'','signature':''}\n'type':'signature_delta','signature':'R'\n'text_delta','text':'x'"
+      "\n"
+      "!thinking_delta",
       "[{'type':'thinking','thinking':'','signature':'R'},{'type':'text','text':'x'}]" },
     { "end_turn", OFF, NULL, "x", DS_END_STOP, "'stop_reason':'end_turn'" },
     { "end_turn without a reason", OFF, NULL, "x", DS_END_NONE, "'stop_reason':'end_turn'" },

@@ -59,9 +59,9 @@ static void lines_are_well_formed(void **state)
     has(&b, "vllm:time_to_first_token_seconds_bucket{model_name=\"m\",le=\"1800\"} 1\n");
     has(&b, "vllm:time_to_first_token_seconds_bucket{model_name=\"m\",le=\"+Inf\"} 2\n");
     has(&b, "vllm:time_to_first_token_seconds_count{model_name=\"m\"} 2\n");
-    has(&b, "vllm:num_requests_running{model_name=\"m\"} 3\n");
+    has(&b, "vllm:num_requests_running{model_name=\"m\"} 2\n");
     has(&b, "vllm:num_requests_waiting_by_reason{model_name=\"m\",reason=\"prepare\"} 2\n");
-    has(&b, "vllm:num_requests_waiting_by_reason{model_name=\"m\",reason=\"capacity\"} 5\n");
+    has(&b, "vllm:num_requests_waiting_by_reason{model_name=\"m\",reason=\"capacity\"} 4\n");
     has(&b, "vllm:num_requests_waiting_by_reason{model_name=\"m\",reason=\"preempted\"} 1\n");
     ds_buf_free(&b);
 }
