@@ -34,7 +34,7 @@ static inline void check_request(ds_request *r)
     ds_str items;
     size_t n;
 
-    must(i->n_prompts >= 1 && i->sampling.n >= 1 && i->max_tokens >= 1);
+    must(i->n_prompts >= 1 && i->n >= 1 && i->max_tokens >= 1);
     for (uint32_t k = 0; k < i->n_prompts; k++) {
         must(ds_request_render(r, k, &runs, &n, NULL) == DS_OK && n > 0);
         for (size_t j = 0; j < n; j++) {

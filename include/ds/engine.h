@@ -14,7 +14,7 @@
  *     reported once, in order, before it.
  *   - The text of a request is a pure function of model, mode, prompt, sampling and seed: not of load, batch,
  *     chunks, preemption, speculation or the number of threads. The one exception is mode CED for a request that
- *     isn't `reproducible`: a prefix hit may be continued by replay (DS_EV_START says how many tokens were
+ *     may `replay`: a prefix hit may be continued by replay (DS_EV_START says how many tokens were
  *     replayed), or rest on what a replay left.
  *   - Events never point into the engine. A reader that stops reading holds back its own requests' events and
  *     nothing else: output is kept in memory that add() took.

@@ -35,33 +35,13 @@
 #include <stdint.h>
 
 #include <ds/err.h>
+#include <ds/sampling.h>
+#include <ds/str.h>
 
 /* ---- requests ---------------------------------------------------------------------------------------------------- */
 
 #define DS_GEN_PRIORITIES 8 /* 0 = first served .. 7 */
-
-typedef struct {
-    double temperature;                         /* >= 0; 0 = greedy */
-    double top_p;                               /* (0, 1]; 1 = off */
-    double min_p;                               /* [0, 1]; 0 = off */
-    uint32_t top_k;                             /* 0 = off */
-    double repetition_penalty;                  /* > 0; 1 = off */
-    double presence_penalty, frequency_penalty; /* 0 = off */
-    uint64_t seed;                              /* sample k draws with seed + k * seed_step */
-    uint64_t seed_step;                         /* 0 = 1 */
-} ds_gen_sampling;
-
-#define DS_GEN_SAMPLING_DEFAULT ((ds_gen_sampling){ .temperature = 1.0, .top_p = 1.0, .repetition_penalty = 1.0 })
-
-typedef struct {
-    uint32_t id;
-    float bias; /* added to the logit; -100 or less forbids */
-} ds_gen_bias;
-
-typedef struct {
-    const int32_t *ids;
-    uint32_t n;
-} ds_gen_ids;
+enum { DS_GEN_MAX_STOP_IDS = 64 };
 
 /* Allowed tokens of constrained decoding. For each sample: mask() before a draw, accept() after it, strictly
  * alternating, each token once and in order; what is accepted is never taken back. Called on device threads, never
@@ -72,6 +52,13 @@ typedef struct {
     bool (*mask)(void *ctx, uint32_t sample, uint32_t *words);
     void (*accept)(void *ctx, uint32_t sample, int32_t token);
 } ds_gen_grammar;
+
+/* Whether a prefix hit may go on by replay, or on what a replay left, whose bits differ from those of a cold run. */
+typedef enum {
+    DS_REPLAY_AUTO, /* not for a request that is seeded, greedy or asks for log-probabilities: it wants the same bits again */
+    DS_REPLAY_FREE,
+    DS_REPLAY_NEVER,
+} ds_gen_replay;
 
 /* An image span: the positions pos .. pos + n - 1 of the prompt. */
 typedef struct {
@@ -87,29 +74,28 @@ typedef struct {
     uint32_t min_tokens; /* <= max_tokens: stop_ids aren't drawn before, unless nothing else is allowed; strings of `stop` that are complete
                               within so many tokens are text */
     uint32_t n;          /* samples; 0 = 1 */
-    ds_gen_sampling sampling;
-    const ds_gen_bias *bias;
+    ds_sampling sampling; /* nothing missing */
+    const ds_token_bias *bias;
     size_t n_bias;
-    const ds_gen_ids *bad;    /* copied; sequences that the output doesn't complete: the last id isn't drawn behind the others */
-    size_t n_bad;             /* <= 1024, of 1..256 ids */
-    const int32_t *allowed;   /* copied; nothing else is drawn, no stop id either */
-    size_t n_allowed;         /* 0 = all */
-    const int32_t *stop_ids;  /* end the text; counted */
-    size_t n_stop_ids;        /* <= 64 */
-    bool report_stop_id;      /* the one that ends the text has a DS_EV_TOKEN of its own, as its last */
-    const char *const *stop;  /* strings; the text ends before the first byte of the first that is complete */
-    const size_t *stop_bytes; /* lengths, each 1..256; NULL: they are NUL-terminated */
-    size_t n_stop;            /* <= 16 */
+    const ds_token_seq *bad; /* copied; sequences that the output doesn't complete: the last id isn't drawn behind the others */
+    size_t n_bad;            /* <= 1024, of 1..256 ids */
+    const int32_t *allowed;  /* copied; nothing else is drawn, no stop id either */
+    size_t n_allowed;        /* 0 = all */
+    const int32_t *stop_ids; /* end the text; counted */
+    size_t n_stop_ids;       /* <= DS_GEN_MAX_STOP_IDS */
+    bool report_stop_id;     /* the one that ends the text has a DS_EV_TOKEN of its own, as its last */
+    const ds_str *stop;      /* strings of 1..256 bytes; the text ends before the first byte of the first that is complete */
+    size_t n_stop;           /* <= 16 */
     bool logprobs;
     uint32_t n_top;        /* 0..20 */
     bool prompt_logprobs;  /* of the prompt's own tokens: DS_EV_PROMPT. Its rows go through all layers; no cached prefix is used or left */
     uint32_t n_prompt_top; /* 0..20 */
     uint32_t priority;     /* 0 = first served .. 7 */
     uint64_t deadline_us;  /* from now; 0 = none. Then the request ends with DS_ENDED_DEADLINE */
-    const char *cache_domain;   /* requests share cached prefixes only within a domain; NULL = the common one */
-    const char *cache_salt;     /* the same, chosen by the client; NULL = none */
-    bool no_cache;              /* neither use nor leave cached prefixes */
-    bool reproducible;          /* a prefix hit gives the bits of a cold run: never by replay, nor on what a replay left */
+    const char *cache_domain; /* requests share cached prefixes only within a domain; NULL = the common one */
+    const char *cache_salt;   /* the same, chosen by the client; NULL = none */
+    bool no_cache;            /* neither use nor leave cached prefixes */
+    ds_gen_replay replay;
     const ds_gen_image *images; /* copied; in order, not overlapping */
     size_t n_images;
     const ds_gen_grammar *grammar; /* copied; NULL = none */

@@ -18,6 +18,7 @@
 
 #include <ds/err.h>
 #include <ds/run.h>
+#include <ds/sampling.h>
 #include <ds/str.h>
 
 typedef enum {
@@ -194,19 +195,15 @@ typedef enum { /* where the output parser starts (recipe 3.2) */
 } ds_parse_start;
 
 typedef struct {
-    uint32_t token;
-    float bias;
-} ds_logit_bias;
-typedef struct {
     ds_str name, json;
 } ds_echo; /* a member of the response object and its compact JSON */
 
-typedef struct { /* NaN or -1 = not given, unless said otherwise */
-    double temperature, top_p, min_p, presence_penalty, frequency_penalty, repetition_penalty; /* NaN */
-    int64_t top_k;                                                                             /* -1; 0 = off */
-    bool has_seed;
-    int64_t seed;
-    uint32_t n; /* 1 */
+typedef struct {
+    ds_proto proto;
+    ds_recipe_opts opts; /* the options it was parsed with */
+    ds_str model;
+    ds_sampling sampling; /* what the client gave */
+    uint32_t n;           /* samples of each prompt; 1 */
     bool logprobs;
     uint32_t top_logprobs;        /* 0..20 */
     bool prompt_logprobs;         /* vLLM's: of the prompt's own tokens */
@@ -214,7 +211,7 @@ typedef struct { /* NaN or -1 = not given, unless said otherwise */
     bool ignore_eos;              /* servers' extension */
     uint32_t min_tokens;
     uint32_t n_logit_bias;
-    const ds_logit_bias *logit_bias;
+    const ds_token_bias *logit_bias;
     /* vLLM's, Chat and completions */
     uint32_t n_stop_ids, n_allowed_ids, n_bad_words;
     const uint32_t *stop_ids;    /* end the answer, besides the model's own */
@@ -222,15 +219,8 @@ typedef struct { /* NaN or -1 = not given, unless said otherwise */
     const ds_str *bad_words;     /* none empty */
     bool include_stop;           /* what ended the answer belongs to it: a stop string, a token of stop_ids */
     int64_t truncate_prompt;     /* the prompt's last tokens, so many; -1: as many as leave room for an answer; 0: all */
-} ds_sampling;
-
-typedef struct {
-    ds_proto proto;
-    ds_recipe_opts opts; /* the options it was parsed with */
-    ds_str model;
-    ds_sampling sampling;
-    uint32_t max_tokens; /* output limit; the default when the client gave none. 0: completions that only want their prompt */
-    bool has_max_tokens; /* the client gave it */
+    uint32_t max_tokens;         /* output limit; the default when the client gave none. 0: completions that only want their prompt */
+    bool has_max_tokens;         /* the client gave it */
     uint32_t n_stop;
     const ds_str *stop; /* none empty */
 

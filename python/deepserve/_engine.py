@@ -22,7 +22,7 @@ class LlmOpts(C.Structure):
 
 class Sampling(C.Structure):
     _fields_ = [("temperature", C.c_double), ("top_p", C.c_double), ("min_p", C.c_double), ("top_k", u32), ("repetition_penalty", C.c_double),
-                ("presence_penalty", C.c_double), ("frequency_penalty", C.c_double), ("seed", u64), ("seed_step", u64)]
+                ("presence_penalty", C.c_double), ("frequency_penalty", C.c_double), ("seed", u64), ("seeded", C.c_bool)]
 
 
 class Bias(C.Structure):
@@ -33,6 +33,10 @@ class Ids(C.Structure):
     _fields_ = [("ids", C.POINTER(i32)), ("n", u32)]
 
 
+class Str(C.Structure):
+    _fields_ = [("p", text), ("n", size)]
+
+
 class EngineImage(C.Structure):
     _fields_ = [("pos", u32), ("n", u32), ("embedding", p), ("digest", u8 * 32)]
 
@@ -40,9 +44,9 @@ class EngineImage(C.Structure):
 class EngineRequest(C.Structure):
     _fields_ = [("prompt", C.POINTER(i32)), ("n_prompt", u32), ("max_tokens", u32), ("min_tokens", u32), ("n", u32), ("sampling", Sampling), ("bias", C.POINTER(Bias)),
                 ("n_bias", size), ("bad", C.POINTER(Ids)), ("n_bad", size), ("allowed", C.POINTER(i32)), ("n_allowed", size),
-                ("stop_ids", C.POINTER(i32)), ("n_stop_ids", size), ("report_stop_id", C.c_bool), ("stop", C.POINTER(text)), ("stop_bytes", C.POINTER(size)),
+                ("stop_ids", C.POINTER(i32)), ("n_stop_ids", size), ("report_stop_id", C.c_bool), ("stop", C.POINTER(Str)),
                 ("n_stop", size), ("logprobs", C.c_bool), ("n_top", u32), ("prompt_logprobs", C.c_bool), ("n_prompt_top", u32), ("priority", u32), ("deadline_us", u64), ("cache_domain", text),
-                ("cache_salt", text), ("no_cache", C.c_bool), ("reproducible", C.c_bool), ("images", p), ("n_images", size), ("grammar", p), ("cookie", u64), ("tag", u64)]
+                ("cache_salt", text), ("no_cache", C.c_bool), ("replay", C.c_int), ("images", p), ("n_images", size), ("grammar", p), ("cookie", u64), ("tag", u64)]
 
 
 class EngineLogprob(C.Structure):

@@ -14,7 +14,6 @@ from .errors import Error
 from .request import Options, Request
 from .tokenizer import Tokenizer
 
-SEED_STEP = 0x9E3779B97F4A7C15  # seeds of a request's samples lie far apart, as in `deepserve generate`
 MODES = {"ced": 0, "exact": 1}
 DTYPES = {"float32": False, "bfloat16": True}
 
@@ -161,7 +160,7 @@ class _Job:
         q.min_tokens = _u(params.min_tokens, "min_tokens", 32)
         top_k = 0 if params.top_k == -1 else _u(params.top_k, "top_k", 32)
         q.sampling = E.Sampling(*(_real(getattr(params, name), name) for name in ("temperature", "top_p", "min_p")), top_k,
-                                *(_real(getattr(params, name), name) for name in ("repetition_penalty", "presence_penalty", "frequency_penalty")), seed, SEED_STEP)
+                                *(_real(getattr(params, name), name) for name in ("repetition_penalty", "presence_penalty", "frequency_penalty")), seed, params.seed is not None)
         bad, allowed = self._bad(llm, params.bad_words), params.allowed_token_ids
         if allowed is not None and not len(allowed):
             raise Error(-2, "allowed_token_ids: the list is empty")
@@ -169,8 +168,7 @@ class _Job:
         q.bad, q.n_bad = (E.Ids * len(bad))(*(E.Ids((C.c_int32 * len(x))(*x), len(x)) for x in bad)), len(bad)
         q.allowed, q.n_allowed, q.report_stop_id = (C.c_int32 * len(allowed))(*allowed), len(allowed), bool(params.include_stop_str_in_output)
         q.prompt, q.stop_ids = (C.c_int32 * len(ids))(*map(int, ids)), (C.c_int32 * len(end))(*end)
-        q.bias, q.stop, q.stop_bytes = (E.Bias * len(bias))(*bias), (C.c_char_p * len(texts))(*texts), (C.c_size_t * len(texts))(*map(len, texts))
-        q.reproducible = params.seed is not None or params.temperature == 0 or params.logprobs is not None
+        q.bias, q.stop = (E.Bias * len(bias))(*bias), (E.Str * len(texts))(*((s, len(s)) for s in texts))
         q.prompt_logprobs, q.n_prompt_top = params.prompt_logprobs is not None, _u(params.prompt_logprobs or 0, "prompt_logprobs", 32)
         q.logprobs, q.n_top = params.logprobs is not None, _u(params.logprobs or 0, "logprobs", 32)
         if self.images:

@@ -242,9 +242,12 @@ static void note_event(record *rec, const ds_event *ev, uint64_t now_us)
 
 static ds_rc add_arrival(const bench *b, ds_engine *e, arrival *a, uint32_t vocab, uint64_t seed, ds_err *err)
 {
-    ds_gen_request q = {
-        .prompt = a->ids, .n_prompt = a->prompt, .max_tokens = a->output, .sampling = DS_GEN_SAMPLING_DEFAULT, .cookie = (uintptr_t)a
-    };
+    ds_gen_request q = { .prompt = a->ids,
+                         .n_prompt = a->prompt,
+                         .max_tokens = a->output,
+                         .sampling = DS_SAMPLING_DEFAULT,
+                         .replay = DS_REPLAY_FREE,
+                         .cookie = (uintptr_t)a };
     int32_t *own = NULL;
     uint64_t id;
     ds_rc rc;

@@ -230,17 +230,11 @@ static ds_rc answer(chat *c, ds_err *err)
             .prompt = (const int32_t *)ids.p,
             .n_prompt = (uint32_t)ids.n,
             .max_tokens = (uint32_t)o->max_tokens,
-            .sampling = { .temperature = o->temperature,
-                          .top_p = o->top_p,
-                          .min_p = o->min_p,
-                          .top_k = (uint32_t)o->top_k,
-                          .repetition_penalty = o->repetition,
-                          .presence_penalty = o->presence,
-                          .frequency_penalty = o->frequency,
-                          .seed = (uint64_t)o->seed + c->turn },
+            .sampling = ds_cli_sampling(o),
             .stop_ids = c->g.stop_ids,
             .n_stop_ids = c->g.n_stop_ids,
         };
+        q.sampling.seed += c->turn;
         ds_decoder_init(&c->dec, c->g.tokenizer, false);
         rc = ds_cli_gen_run(&c->g, &q, take_engine_event, c, err);
     }

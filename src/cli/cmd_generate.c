@@ -184,14 +184,14 @@ static void take_event(job *j, const ds_event *ev)
     switch (ev->kind) {
     case DS_EV_START:
         t->cached = ev->start.cached;
-        if (t->q.prompt_logprobs && ev->sample == 0) /* nothing stands in front of the first */
+        if (t->q.info.prompt_logprobs && ev->sample == 0) /* nothing stands in front of the first */
             ds_buf_puts(&t->prompt_logprobs, "null");
         break;
     case DS_EV_TOKEN:
         j->new_tokens++;
         if (!take_id(s, ev->token.id))
             ds_fail(&t->err, DS_E_NOMEM, "out of memory for the answer");
-        if (t->q.logprobs)
+        if (t->q.info.logprobs)
             note_logprob(&s->logprobs, ev);
         ds_cli_text_push(&s->text, ev->token.id);
         show_text(j, s, ds_cli_text_safe(&s->text));
@@ -216,7 +216,7 @@ static void take_event(job *j, const ds_event *ev)
 
 static void free_task(task *t)
 {
-    for (uint32_t k = 0; t->samples && k < t->q.n; k++) {
+    for (uint32_t k = 0; t->samples && k < t->q.info.n; k++) {
         ds_cli_text_fini(&t->samples[k].text);
         free(t->samples[k].ids);
         ds_buf_free(&t->samples[k].logprobs);
@@ -243,22 +243,21 @@ static task *new_task(job *j)
 /* Hands it to the engine. Anything but DS_E_AGAIN settles it. */
 static void submit(job *j, task *t)
 {
-    const char *stop[DS_CLI_MAX_STOPS];
-    size_t stop_bytes[DS_CLI_MAX_STOPS];
     ds_gen_request r;
+    ds_gen_room room;
 
     if (!t->samples) {
-        t->samples = calloc(t->q.n, sizeof *t->samples);
+        t->samples = calloc(t->q.info.n, sizeof *t->samples);
         if (!t->samples)
             ds_fail(&t->err, DS_E_NOMEM, "out of memory");
-        for (uint32_t k = 0; k < t->q.n && t->err.rc == DS_OK; k++) {
-            ds_cli_text_init(&t->samples[k].text, j->g->tokenizer, t->q.stop, t->q.n_stop, &t->err);
-            t->samples[k].text.min_tokens = t->q.min_tokens;
+        for (uint32_t k = 0; k < t->q.info.n && t->err.rc == DS_OK; k++) {
+            ds_cli_text_init(&t->samples[k].text, j->g->tokenizer, t->q.info.stop, t->q.info.n_stop, &t->err);
+            t->samples[k].text.min_tokens = t->q.info.min_tokens;
         }
         if (t->err.rc != DS_OK)
             return;
     }
-    r = ds_cli_request_engine(&t->q, j->g, stop, stop_bytes);
+    r = ds_cli_request_engine(&t->q, j->g, &room);
     r.cookie = (uintptr_t)t;
     switch (ds_engine_add(j->g->engine, &r, &t->id, &t->err)) {
     case DS_OK:
@@ -277,7 +276,7 @@ static void put_sample(const task *t, uint32_t k, ds_buf *b)
     const sample *s = &t->samples[k];
 
     ds_buf_printf(b, "{\"index\":%" PRIu64, t->index);
-    if (t->q.n > 1)
+    if (t->q.info.n > 1)
         ds_buf_printf(b, ",\"sample\":%u", k);
     ds_buf_puts(b, ",\"ids\":[");
     for (uint32_t i = 0; i < s->n_ids; i++)
@@ -286,12 +285,12 @@ static void put_sample(const task *t, uint32_t k, ds_buf *b)
     ds_json_write_str(b, ds_buf_str(&s->text.text), s->text.text.len, DS_JSON_COMPACT);
     ds_buf_printf(b, ",\"finish_reason\":\"%s\",\"usage\":{\"prompt_tokens\":%zu,\"completion_tokens\":%u,\"cached_tokens\":%u}", s->reason,
                   t->q.ids.n, s->completion_tokens, t->cached);
-    if (t->q.logprobs) {
+    if (t->q.info.logprobs) {
         ds_buf_puts(b, ",\"logprobs\":[");
         ds_buf_put(b, ds_buf_str(&s->logprobs), s->logprobs.len);
         ds_buf_putc(b, ']');
     }
-    if (t->q.prompt_logprobs) {
+    if (t->q.info.prompt_logprobs) {
         ds_buf_puts(b, ",\"prompt_logprobs\":[");
         ds_buf_put(b, ds_buf_str(&t->prompt_logprobs), t->prompt_logprobs.len);
         ds_buf_putc(b, ']');
@@ -304,7 +303,7 @@ static void put_task(job *j, const task *t)
 {
     ds_buf b = { 0 };
 
-    for (uint32_t k = 0; t->err.rc == DS_OK && k < t->q.n; k++)
+    for (uint32_t k = 0; t->err.rc == DS_OK && k < t->q.info.n; k++)
         put_sample(t, k, &b);
     if (b.oom || t->err.rc != DS_OK) {
         const char *why = b.oom ? "out of memory for the answer" : t->err.msg;
@@ -459,10 +458,9 @@ static bool one_event(void *ctx, const ds_event *ev)
 
 static ds_rc run_one(job *j, ds_cli_ids *ids, ds_err *err)
 {
-    const char *stop[DS_CLI_MAX_STOPS];
-    size_t stop_bytes[DS_CLI_MAX_STOPS];
     task *t = new_task(j);
     ds_gen_request r;
+    ds_gen_room room;
     ds_rc rc = t ? ds_cli_request_init(&t->q, &j->o->g, 0, err) : ds_fail(err, DS_E_NOMEM, "out of memory");
 
     if (rc == DS_OK && j->o->prompt) {
@@ -473,12 +471,12 @@ static ds_rc run_one(job *j, ds_cli_ids *ids, ds_err *err)
     }
     if (rc == DS_OK) {
         t->samples = calloc(1, sizeof *t->samples);
-        rc = t->samples ? ds_cli_text_init(&t->samples->text, j->g->tokenizer, t->q.stop, t->q.n_stop, err)
+        rc = t->samples ? ds_cli_text_init(&t->samples->text, j->g->tokenizer, t->q.info.stop, t->q.info.n_stop, err)
                         : ds_fail(err, DS_E_NOMEM, "out of memory");
     }
     if (rc == DS_OK) {
-        t->samples->text.min_tokens = t->q.min_tokens;
-        r = ds_cli_request_engine(&t->q, j->g, stop, stop_bytes);
+        t->samples->text.min_tokens = t->q.info.min_tokens;
+        r = ds_cli_request_engine(&t->q, j->g, &room);
         r.cookie = (uintptr_t)t;
         rc = ds_cli_gen_run(j->g, &r, one_event, j, err);
     }

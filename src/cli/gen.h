@@ -68,6 +68,8 @@ typedef struct {
     uint32_t context, parallel; /* tokens; sequences */
 } ds_cli_gen;
 
+/* What the options say of draws. */
+ds_sampling ds_cli_sampling(const ds_cli_gen_opts *o);
 /* The value of --speculate: auto, off or a number. -1, or after a message about anything else the exit status. */
 int ds_cli_speculate(int *out, const char *word, const char *command);
 /* Opens all of it and starts the engine, for `parallel` sequences at a time. A context of 0 becomes the model's

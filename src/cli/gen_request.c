@@ -1,43 +1,41 @@
 #include "cli/gen_request.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include <ds/recipe.h>
 
-/* Seeds of a request's samples lie far apart: seeds of neighbouring lines differ by 1. */
-static const uint64_t SEED_STEP = 0x9e3779b97f4a7c15u;
-
 enum { MAX_SAMPLES = 16, MAX_TOP = 20 };
+
+ds_sampling ds_cli_sampling(const ds_cli_gen_opts *o)
+{
+    return (ds_sampling){ .temperature = o->temperature,
+                          .top_p = o->top_p,
+                          .min_p = o->min_p,
+                          .top_k = (uint32_t)o->top_k,
+                          .repetition_penalty = o->repetition,
+                          .presence_penalty = o->presence,
+                          .frequency_penalty = o->frequency,
+                          .seed = (uint64_t)o->seed };
+}
 
 ds_rc ds_cli_request_init(ds_cli_request *q, const ds_cli_gen_opts *o, uint64_t line, ds_err *err)
 {
     *q = (ds_cli_request){
         .max_tokens = (uint32_t)o->max_tokens,
-        .min_tokens = (uint32_t)o->min_tokens,
-        .ignore_eos = o->ignore_eos,
-        .n = 1,
-        .sampling = {
-            .temperature = o->temperature,
-            .top_p = o->top_p,
-            .min_p = o->min_p,
-            .top_k = (uint32_t)o->top_k,
-            .repetition_penalty = o->repetition,
-            .presence_penalty = o->presence,
-            .frequency_penalty = o->frequency,
-            .seed = (uint64_t)o->seed + line,
-            .seed_step = SEED_STEP,
-        },
+        .info = { .n = 1, .min_tokens = (uint32_t)o->min_tokens, .ignore_eos = o->ignore_eos, .sampling = DS_SAMPLING_MISSING },
+        .sampling = ds_cli_sampling(o),
     };
+    q->sampling.seed += line;
+    q->sampling.seeded = true;
     if (o->stop.n == 0)
         return DS_OK;
-    q->stop = calloc(o->stop.n, sizeof *q->stop);
+    q->info.stop = q->stop = calloc(o->stop.n, sizeof *q->stop);
     if (!q->stop)
         return ds_fail(err, DS_E_NOMEM, "out of memory");
     for (size_t i = 0; i < o->stop.n; i++)
         if (*o->stop.v[i])
-            q->stop[q->n_stop++] = (ds_str){ o->stop.v[i], strlen(o->stop.v[i]) };
+            q->stop[q->info.n_stop++] = (ds_str){ o->stop.v[i], strlen(o->stop.v[i]) };
     return DS_OK;
 }
 
@@ -46,6 +44,7 @@ void ds_cli_request_fini(ds_cli_request *q)
     ds_ids_free(&q->ids);
     free(q->stop);
     free(q->bias);
+    ds_bad_words_free(&q->bad);
     for (size_t i = 0; i < q->n_images; i++)
         free((void *)q->images[i].embedding);
     free(q->images);
@@ -141,8 +140,9 @@ static ds_rc get_bias(ds_cli_request *q, const ds_json *v, uint32_t vocab, ds_er
             return ds_fail(err, DS_E_FORMAT, "logit_bias: '%.24s' is no token id of 0..%u", b->key, vocab - 1);
         if (!ds_json_f64(b, &bias))
             return wrong_type(b, "logit_bias", "numbers", err);
-        q->bias[q->n_bias++] = (ds_gen_bias){ (uint32_t)id, (float)bias };
+        q->bias[q->info.n_logit_bias++] = (ds_token_bias){ (uint32_t)id, (float)bias };
     }
+    q->info.logit_bias = q->bias;
     return DS_OK;
 }
 
@@ -158,15 +158,15 @@ static ds_rc get_stop(ds_cli_request *q, const ds_json *v, ds_err *err)
     if (n > DS_CLI_MAX_STOPS)
         return ds_fail(err, DS_E_FORMAT, "stop: %zu strings, at most %d", n, DS_CLI_MAX_STOPS);
     free(q->stop);
-    q->n_stop = 0;
-    q->stop = calloc(n ? n : 1, sizeof *q->stop);
+    q->info.n_stop = 0;
+    q->info.stop = q->stop = calloc(n ? n : 1, sizeof *q->stop);
     if (!q->stop)
         return ds_fail(err, DS_E_NOMEM, "out of memory");
     for (; s; s = v->type == DS_JSON_ARRAY ? s->next : NULL) {
         if (s->type != DS_JSON_STRING)
             return wrong_type(s, "stop", "strings", err);
         if (s->text_len)
-            q->stop[q->n_stop++] = (ds_str){ s->text, s->text_len };
+            q->stop[q->info.n_stop++] = (ds_str){ s->text, s->text_len };
     }
     return DS_OK;
 }
@@ -180,32 +180,33 @@ static ds_rc get_logprobs(ds_cli_request *q, const ds_json *obj, ds_err *err)
 
     if (ds_json_is(v, DS_JSON_NUMBER)) {
         rc = get_int(obj, "logprobs", &top, 0, MAX_TOP, err);
-        q->logprobs = true;
+        q->info.logprobs = true;
     } else if (!v || v->type == DS_JSON_NULL || v->type == DS_JSON_FALSE || v->type == DS_JSON_TRUE) {
         rc = get_int(obj, "top_logprobs", &top, 0, MAX_TOP, err);
-        q->logprobs = ds_json_is(v, DS_JSON_TRUE);
+        q->info.logprobs = ds_json_is(v, DS_JSON_TRUE);
     } else {
         return wrong_type(v, "logprobs", "a boolean or a whole number", err);
     }
-    q->n_top = q->logprobs ? (uint32_t)top : 0;
+    q->info.top_logprobs = q->info.logprobs ? (uint32_t)top : 0;
     top = -1; /* absent */
     if (rc == DS_OK)
         rc = get_int(obj, "prompt_logprobs", &top, 0, MAX_TOP, err);
-    q->prompt_logprobs = top >= 0;
-    q->n_prompt_top = top >= 0 ? (uint32_t)top : 0;
+    q->info.prompt_logprobs = top >= 0;
+    q->info.prompt_top_logprobs = top >= 0 ? (uint32_t)top : 0;
     return rc;
 }
 
 static ds_rc get_common(ds_cli_request *q, const ds_json *obj, uint32_t vocab, ds_err *err)
 {
-    int64_t max_tokens = q->max_tokens, min_tokens = q->min_tokens, top_k = q->sampling.top_k, seed = (int64_t)q->sampling.seed, n = 1;
-    ds_gen_sampling *s = &q->sampling;
+    ds_request_info_data *i = &q->info;
+    int64_t max_tokens = q->max_tokens, min_tokens = i->min_tokens, top_k = DS_TOP_K_MISSING, seed = 0, n = 1;
+    ds_sampling *s = &i->sampling;
     ds_rc rc = get_int(obj, "max_tokens", &max_tokens, 1, INT32_MAX, err);
 
     if (rc == DS_OK)
         rc = get_int(obj, "min_tokens", &min_tokens, 0, INT32_MAX, err);
     if (rc == DS_OK)
-        rc = get_bool(obj, "ignore_eos", &q->ignore_eos, err);
+        rc = get_bool(obj, "ignore_eos", &i->ignore_eos, err);
     if (rc == DS_OK)
         rc = get_bias(q, member(obj, "logit_bias"), vocab, err);
     if (rc == DS_OK)
@@ -229,10 +230,11 @@ static ds_rc get_common(ds_cli_request *q, const ds_json *obj, uint32_t vocab, d
     if (rc == DS_OK)
         rc = get_logprobs(q, obj, err);
     q->max_tokens = (uint32_t)max_tokens;
-    q->min_tokens = (uint32_t)min_tokens;
+    i->min_tokens = (uint32_t)min_tokens;
     s->top_k = (uint32_t)top_k;
+    s->seeded = member(obj, "seed") != NULL;
     s->seed = (uint64_t)seed;
-    q->n = (uint32_t)n;
+    i->n = (uint32_t)n;
     return rc == DS_OK ? get_stop(q, member(obj, "stop"), err) : rc;
 }
 
@@ -257,16 +259,25 @@ static ds_rc get_tokens(ds_cli_request *q, const ds_json *v, uint32_t vocab, ds_
     return rc;
 }
 
-static void take(double *to, double v)
+static ds_rc token_rules(ds_cli_request *q, ds_cli_gen *g, ds_err *err)
 {
-    if (!isnan(v))
-        *to = v;
+    int64_t most = q->info.truncate_prompt == -1 ? (int64_t)g->context - 1 : q->info.truncate_prompt;
+
+    if (q->info.include_stop)
+        return ds_fail(err, DS_E_FORMAT, "include_stop_str_in_output: not taken here");
+    if (most && q->ids.n > (size_t)most) {
+        if (q->n_images)
+            return ds_fail(err, DS_E_FORMAT, "truncate_prompt_tokens: not possible with pictures in the prompt");
+        memmove(q->ids.p, q->ids.p + (q->ids.n - (size_t)most), (size_t)most * sizeof *q->ids.p);
+        q->ids.n = (size_t)most;
+    }
+    return q->info.n_bad_words ? ds_bad_words_make(&q->bad, q->info.bad_words, q->info.n_bad_words, g->encoder, err) : DS_OK;
 }
 
 /* The request as the protocol library reads it; what the client left out keeps the options' value. */
 static ds_rc get_chat(ds_cli_request *q, ds_cli_gen *g, const char *line, size_t n, ds_err *err)
 {
-    const ds_request_info_data *info;
+    ds_request_info_data given;
     const ds_run *runs;
     size_t n_runs;
     ds_api_error refusal;
@@ -291,56 +302,36 @@ static ds_rc get_chat(ds_cli_request *q, ds_cli_gen *g, const char *line, size_t
         return refusal.param[0] && strncmp(err->msg, refusal.param, strlen(refusal.param)) != 0
                    ? ds_err_prefix(err, rc, "%s: ", refusal.param)
                    : rc;
-    info = ds_request_info(q->chat);
-    if (info->sampling.n_logit_bias) {
-        q->bias = calloc(info->sampling.n_logit_bias, sizeof *q->bias);
-        if (!q->bias)
-            return ds_fail(err, DS_E_NOMEM, "out of memory");
-        for (uint32_t i = 0; i < info->sampling.n_logit_bias; i++)
-            q->bias[q->n_bias++] = (ds_gen_bias){ (uint32_t)info->sampling.logit_bias[i].token, info->sampling.logit_bias[i].bias };
+    given = *ds_request_info(q->chat);
+    if (!given.n_stop) {
+        given.stop = q->info.stop;
+        given.n_stop = q->info.n_stop;
     }
-    if (info->n_stop) {
-        free(q->stop);
-        q->n_stop = 0;
-        q->stop = calloc(info->n_stop, sizeof *q->stop);
-        if (!q->stop)
-            return ds_fail(err, DS_E_NOMEM, "out of memory");
-        memcpy(q->stop, info->stop, info->n_stop * sizeof *q->stop);
-        q->n_stop = info->n_stop;
-    }
-    if (info->has_max_tokens)
-        q->max_tokens = info->max_tokens;
-    if (info->sampling.min_tokens)
-        q->min_tokens = info->sampling.min_tokens;
-    q->ignore_eos = q->ignore_eos || info->sampling.ignore_eos;
-    q->n = info->sampling.n;
-    q->logprobs = info->sampling.logprobs;
-    q->n_top = info->sampling.top_logprobs;
-    q->prompt_logprobs = info->sampling.prompt_logprobs;
-    q->n_prompt_top = info->sampling.prompt_top_logprobs;
-    take(&q->sampling.temperature, info->sampling.temperature);
-    take(&q->sampling.top_p, info->sampling.top_p);
-    take(&q->sampling.min_p, info->sampling.min_p);
-    take(&q->sampling.presence_penalty, info->sampling.presence_penalty);
-    take(&q->sampling.frequency_penalty, info->sampling.frequency_penalty);
-    take(&q->sampling.repetition_penalty, info->sampling.repetition_penalty);
-    if (info->sampling.top_k >= 0)
-        q->sampling.top_k = (uint32_t)info->sampling.top_k;
-    if (info->sampling.has_seed)
-        q->sampling.seed = (uint64_t)info->sampling.seed;
+    if (given.has_max_tokens)
+        q->max_tokens = given.max_tokens;
+    if (!given.min_tokens)
+        given.min_tokens = q->info.min_tokens;
+    given.ignore_eos = given.ignore_eos || q->info.ignore_eos;
+    q->info = given;
     rc = ds_request_render(q->chat, 0, &runs, &n_runs, err);
     if (rc == DS_OK)
         rc = ds_encoder_runs(g->encoder, runs, n_runs, &q->ids, err);
-    return rc == DS_OK ? ds_cli_request_images(q, g, err) : rc;
+    if (rc == DS_OK)
+        rc = ds_cli_request_images(q, g, err);
+    return rc == DS_OK ? token_rules(q, g, err) : rc;
 }
 
-static ds_rc check_stops(const ds_cli_request *q, ds_err *err)
+static ds_rc check(const ds_cli_request *q, ds_err *err)
 {
-    if (q->n_stop > DS_CLI_MAX_STOPS)
-        return ds_fail(err, DS_E_FORMAT, "stop: %zu strings, at most %d", q->n_stop, DS_CLI_MAX_STOPS);
-    for (size_t i = 0; i < q->n_stop; i++)
-        if (q->stop[i].n > DS_CLI_MAX_STOP_BYTES)
-            return ds_fail(err, DS_E_FORMAT, "stop: a string of %zu bytes, at most %d", q->stop[i].n, DS_CLI_MAX_STOP_BYTES);
+    const ds_request_info_data *i = &q->info;
+
+    if (i->min_tokens > q->max_tokens)
+        return ds_fail(err, DS_E_FORMAT, "min_tokens: %u is more than max_tokens, %u", i->min_tokens, q->max_tokens);
+    if (i->n_stop > DS_CLI_MAX_STOPS)
+        return ds_fail(err, DS_E_FORMAT, "stop: %u strings, at most %d", i->n_stop, DS_CLI_MAX_STOPS);
+    for (uint32_t k = 0; k < i->n_stop; k++)
+        if (i->stop[k].n > DS_CLI_MAX_STOP_BYTES)
+            return ds_fail(err, DS_E_FORMAT, "stop: a string of %zu bytes, at most %d", i->stop[k].n, DS_CLI_MAX_STOP_BYTES);
     return DS_OK;
 }
 
@@ -374,36 +365,22 @@ static ds_rc read_json(ds_cli_request *q, ds_cli_gen *g, const char *line, size_
 ds_rc ds_cli_request_json(ds_cli_request *q, ds_cli_gen *g, const char *line, size_t n, ds_err *err)
 {
     ds_rc rc = read_json(q, g, line, n, err);
-    return rc == DS_OK ? check_stops(q, err) : rc;
+    return rc == DS_OK ? check(q, err) : rc;
 }
 
-ds_gen_request ds_cli_request_engine(const ds_cli_request *q, const ds_cli_gen *g, const char *stop[DS_CLI_MAX_STOPS],
-                                     size_t stop_bytes[DS_CLI_MAX_STOPS])
+ds_gen_request ds_cli_request_engine(const ds_cli_request *q, const ds_cli_gen *g, ds_gen_room *room)
 {
-    for (size_t i = 0; i < q->n_stop; i++) {
-        stop[i] = q->stop[i].p;
-        stop_bytes[i] = q->stop[i].n;
-    }
-    return (ds_gen_request){
-        .prompt = (const int32_t *)q->ids.p,
-        .n_prompt = (uint32_t)q->ids.n,
-        .max_tokens = q->max_tokens,
-        .min_tokens = q->min_tokens,
-        .n = q->n,
-        .sampling = q->sampling,
-        .bias = q->bias,
-        .n_bias = q->n_bias,
-        .stop_ids = g->stop_ids,
-        .n_stop_ids = q->ignore_eos ? 0 : g->n_stop_ids,
-        .stop = stop,
-        .stop_bytes = stop_bytes,
-        .n_stop = q->n_stop,
-        .reproducible = true, /* every line has a seed */
-        .logprobs = q->logprobs,
-        .n_top = q->n_top,
-        .prompt_logprobs = q->prompt_logprobs,
-        .n_prompt_top = q->n_prompt_top,
-        .images = q->images,
-        .n_images = q->n_images,
-    };
+    return ds_gen_request_of(&q->info,
+                             &(ds_gen_beside){ .ids = q->ids.p,
+                                               .n_ids = q->ids.n,
+                                               .max_tokens = q->max_tokens,
+                                               .sampling = q->sampling,
+                                               .stop_ids = g->stop_ids,
+                                               .n_stop_ids = g->n_stop_ids,
+                                               .bad = q->bad.list,
+                                               .n_bad = q->bad.n,
+                                               .stop_strings = true,
+                                               .images = q->images,
+                                               .n_images = q->n_images },
+                             room);
 }

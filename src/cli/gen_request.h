@@ -2,22 +2,20 @@
 #ifndef DS_CLI_GEN_REQUEST_H
 #define DS_CLI_GEN_REQUEST_H
 
+#include <ds/gen_request.h>
+
 #include "base/json.h"
 #include "cli/gen.h"
+#include "recipe/bad_words.h"
 
 typedef struct {
-    ds_ids ids; /* the prompt */
-    uint32_t max_tokens, min_tokens, n;
-    bool ignore_eos;
-    ds_gen_sampling sampling;
-    ds_str *stop; /* none empty */
-    size_t n_stop;
-    ds_gen_bias *bias;
-    size_t n_bias;
-    bool logprobs;
-    uint32_t n_top;
-    bool prompt_logprobs;
-    uint32_t n_prompt_top;
+    ds_ids ids;                /* the prompt */
+    ds_request_info_data info; /* what the line gave: of a chat request all of it, of others what they have */
+    ds_sampling sampling;      /* what the options gave, for the rest */
+    uint32_t max_tokens;
+    ds_str *stop; /* info.stop and info.logit_bias, where they aren't the chat request's own */
+    ds_token_bias *bias;
+    ds_bad_words bad;
     ds_gen_image *images; /* with embeddings of their own */
     size_t n_images;
 
@@ -36,10 +34,9 @@ ds_rc ds_cli_request_json(ds_cli_request *q, ds_cli_gen *g, const char *line, si
 /* Gets the pictures of q->chat, widens their placeholders in q->ids and embeds them. What can't be shown is
  * DS_E_FORMAT. */
 ds_rc ds_cli_request_images(ds_cli_request *q, ds_cli_gen *g, ds_err *err);
-/* The same for the engine. The two lists receive the stop strings; borrowed like everything else. */
+/* The same for the engine; borrowed like everything else. */
+ds_gen_request ds_cli_request_engine(const ds_cli_request *q, const ds_cli_gen *g, ds_gen_room *room);
 enum { DS_CLI_MAX_STOPS = 16, DS_CLI_MAX_STOP_BYTES = 256 };
-ds_gen_request ds_cli_request_engine(const ds_cli_request *q, const ds_cli_gen *g, const char *stop[DS_CLI_MAX_STOPS],
-                                     size_t stop_bytes[DS_CLI_MAX_STOPS]);
 void ds_cli_request_fini(ds_cli_request *q); /* zero-initialised is fine */
 
 #endif

@@ -41,7 +41,7 @@ enum {
     MAX_SNAPS = 4,
     MAX_STOPS = 16,
     MAX_STOP_BYTES = 256,
-    MAX_STOP_IDS = 64,
+    MAX_STOP_IDS = DS_GEN_MAX_STOP_IDS,
     N_LEVELS = DS_GEN_PRIORITIES,
     HIT_MARGIN = 128 + DS_KV_ROLLBACK, /* also where the window is shorter: the published rule */
     PREFETCH = 8                       /* samples ahead */

@@ -6,16 +6,20 @@
 #include "base/mem.h"
 #include "engine/engine_internal.h"
 
-static ds_sample_opts sample_opts(const ds_gen_sampling *s, uint32_t sample)
+static ds_sampling sampling_of(const ds_gen_request *q, uint32_t sample)
 {
-    return (ds_sample_opts){ .temperature = s->temperature,
-                             .top_p = s->top_p,
-                             .min_p = s->min_p,
-                             .top_k = s->top_k,
-                             .repetition_penalty = s->repetition_penalty,
-                             .presence_penalty = s->presence_penalty,
-                             .frequency_penalty = s->frequency_penalty,
-                             .seed = s->seed + sample * (s->seed_step ? s->seed_step : 1) };
+    ds_sampling s = q->sampling;
+
+    s.seed = ds_sample_seed(s.seed, sample);
+    return s;
+}
+
+/* A hit must give the bits of a cold run. */
+static bool wants_same_bits(const ds_gen_request *q)
+{
+    if (q->replay == DS_REPLAY_AUTO)
+        return q->sampling.seeded || q->sampling.temperature == 0.0 || q->logprobs;
+    return q->replay == DS_REPLAY_NEVER;
 }
 
 static ds_rc check_images(const ds_gen_request *q, ds_err *err)
@@ -41,14 +45,8 @@ static bool in_image(const ds_gen_request *q, uint32_t pos)
     return false;
 }
 
-static size_t stop_length(const ds_gen_request *q, size_t i)
-{
-    return q->stop_bytes ? q->stop_bytes[i] : strlen(q->stop[i]);
-}
-
 static ds_rc check(const ds_engine *e, const ds_gen_request *q, ds_err *err)
 {
-    ds_sample_opts so = sample_opts(&q->sampling, 0);
     uint32_t n = q->n ? q->n : 1, vocab = e->dev->vocab;
     ds_rc rc;
 
@@ -78,9 +76,9 @@ static ds_rc check(const ds_engine *e, const ds_gen_request *q, ds_err *err)
     if (q->n_stop && !e->o.token_bytes)
         return ds_fail(err, DS_E_ARG, "stop: this engine knows no text, only ids");
     for (size_t i = 0; i < q->n_stop; i++)
-        if (stop_length(q, i) == 0 || stop_length(q, i) > MAX_STOP_BYTES)
-            return ds_fail(err, DS_E_ARG, "stop: string %zu has %zu bytes: 1..%d", i, stop_length(q, i), MAX_STOP_BYTES);
-    rc = ds_sample_check(&so, err);
+        if (q->stop[i].n == 0 || q->stop[i].n > MAX_STOP_BYTES)
+            return ds_fail(err, DS_E_ARG, "stop: string %zu has %zu bytes: 1..%d", i, q->stop[i].n, MAX_STOP_BYTES);
+    rc = ds_sample_check(&q->sampling, err);
     if (rc == DS_OK)
         rc = check_images(q, err);
     if (rc != DS_OK)
@@ -113,7 +111,7 @@ static bool copy_stops(ds_eng_request *r, const ds_gen_request *q)
     size_t total = 0;
 
     for (size_t i = 0; i < q->n_stop; i++)
-        total += stop_length(q, i);
+        total += q->stop[i].n;
     r->n_stop = (uint32_t)q->n_stop;
     if (total == 0)
         return true;
@@ -122,9 +120,9 @@ static bool copy_stops(ds_eng_request *r, const ds_gen_request *q)
     if (!r->stop || !r->stop_fail)
         return false;
     for (uint32_t i = 0; i < r->n_stop; i++) {
-        size_t n = stop_length(q, i);
-        memcpy(r->stop + r->stop_at[i], q->stop[i], n);
-        failure_function(r->stop_fail + r->stop_at[i], q->stop[i], n);
+        size_t n = q->stop[i].n;
+        memcpy(r->stop + r->stop_at[i], q->stop[i].p, n);
+        failure_function(r->stop_fail + r->stop_at[i], q->stop[i].p, n);
         r->stop_at[i + 1] = r->stop_at[i] + (uint32_t)n;
     }
     return true;
@@ -168,10 +166,9 @@ static void see_prompt(ds_sampler *sampler, const ds_eng_request *r)
             ds_sampler_see_prompt(sampler, &r->prompt[i], 1);
 }
 
-static ds_rc make_sample(ds_eng_sample *s, const ds_engine *e, ds_eng_request *r, const ds_gen_request *q, const ds_token_bias *bias,
-                         uint32_t index, ds_err *err)
+static ds_rc make_sample(ds_eng_sample *s, const ds_engine *e, ds_eng_request *r, const ds_gen_request *q, uint32_t index, ds_err *err)
 {
-    ds_sample_opts so = sample_opts(&q->sampling, index);
+    ds_sampling so = sampling_of(q, index);
     uint32_t room = e->o.max_context - r->n_prompt, longest = q->max_tokens < room ? q->max_tokens : room, window = e->dev->window;
     ds_rc rc;
 
@@ -217,7 +214,7 @@ static ds_rc make_sample(ds_eng_sample *s, const ds_engine *e, ds_eng_request *r
         return ds_fail(err, DS_E_NOMEM, "engine: out of memory for a request of %u tokens", r->n_prompt + longest);
     if (e->stub)
         return DS_OK;
-    rc = ds_sampler_create(&s->dev.sampler, e->dev->device, e->dev->vocab, &so, bias, q->n_bias, err);
+    rc = ds_sampler_create(&s->dev.sampler, e->dev->device, e->dev->vocab, &so, q->bias, q->n_bias, err);
     if (rc != DS_OK)
         return rc;
     see_prompt(s->dev.sampler, r);
@@ -247,7 +244,6 @@ static void prompt_keys(const ds_engine *e, ds_eng_request *r, const ds_gen_requ
 ds_rc ds_eng_request_create(ds_eng_request **out, const ds_engine *e, const ds_gen_request *q, ds_err *err)
 {
     ds_rc rc = check(e, q, err);
-    ds_token_bias *bias = NULL;
     ds_eng_request *r;
 
     *out = NULL;
@@ -260,7 +256,7 @@ ds_rc ds_eng_request_create(ds_eng_request **out, const ds_engine *e, const ds_g
     r->n_prompt = q->n_prompt;
     r->n_samples = q->n ? q->n : 1;
     r->no_cache = q->no_cache || q->prompt_logprobs || e->o.no_prefix_cache;
-    r->reproducible = q->reproducible;
+    r->reproducible = wants_same_bits(q);
     r->report_stop_id = q->report_stop_id;
     r->min_tokens = q->min_tokens;
     r->level = q->priority;
@@ -277,18 +273,10 @@ ds_rc ds_eng_request_create(ds_eng_request **out, const ds_engine *e, const ds_g
         return ds_fail(err, DS_E_NOMEM, "engine: out of memory for a request of %u tokens", q->n_prompt);
     }
     memcpy(r->prompt, q->prompt, q->n_prompt * sizeof *r->prompt);
-    if (q->n_bias && !e->stub) {
-        bias = malloc(q->n_bias * sizeof *bias);
-        if (!bias)
-            rc = ds_fail(err, DS_E_NOMEM, "engine: out of memory");
-        for (size_t i = 0; bias && i < q->n_bias; i++)
-            bias[i] = (ds_token_bias){ q->bias[i].id, q->bias[i].bias };
-    }
-    if (rc == DS_OK && !e->stub) /* a stub's tokens are given */
+    if (!e->stub) /* a stub's tokens are given */
         rc = ds_rules_create(&r->rules, q, e->dev->vocab, err);
     for (uint32_t i = 0; i < r->n_samples && rc == DS_OK; i++)
-        rc = make_sample(&r->samples[i], e, r, q, bias, i, err);
-    free(bias);
+        rc = make_sample(&r->samples[i], e, r, q, i, err);
     if (rc != DS_OK) {
         ds_eng_request_free(r);
         return rc;

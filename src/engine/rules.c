@@ -33,7 +33,7 @@ static ds_rc check(const ds_gen_request *q, uint32_t vocab, size_t *n_ids, ds_er
     if (q->n_bad > DS_RULES_MAX_SEQUENCES)
         return ds_fail(err, DS_E_ARG, "bad_words: %zu sequences, at most %d", q->n_bad, DS_RULES_MAX_SEQUENCES);
     for (size_t i = 0; i < q->n_bad; i++) {
-        const ds_gen_ids *s = &q->bad[i];
+        const ds_token_seq *s = &q->bad[i];
         if (s->n == 0 || s->n > DS_RULES_MAX_LENGTH)
             return ds_fail(err, DS_E_ARG, "bad_words: a sequence of %u ids: 1..%d", s->n, DS_RULES_MAX_LENGTH);
         for (uint32_t k = 0; k < s->n; k++)
@@ -60,7 +60,7 @@ static void fill(ds_rules *r, const ds_gen_request *q, uint32_t vocab)
     for (size_t i = 0; i < q->n_allowed; i++)
         r->always[q->allowed[i] / 32] |= 1u << (q->allowed[i] % 32);
     for (size_t i = 0; i < q->n_bad; i++) {
-        const ds_gen_ids *s = &q->bad[i];
+        const ds_token_seq *s = &q->bad[i];
         if (s->n == 1) {
             forbid(r->always, (uint32_t)s->ids[0]);
             continue;

@@ -21,7 +21,7 @@ static ds_rc refuse(ds_err *err, const char *field, double value, const char *ra
     return ds_fail(err, DS_E_ARG, "%s: %g is not %s", field, value, range);
 }
 
-ds_rc ds_sample_check(const ds_sample_opts *s, ds_err *err)
+ds_rc ds_sample_check(const ds_sampling *s, ds_err *err)
 {
     if (!(s->temperature >= 0.0 && s->temperature <= 100.0))
         return refuse(err, "temperature", s->temperature, "within 0..100");
@@ -29,6 +29,8 @@ ds_rc ds_sample_check(const ds_sample_opts *s, ds_err *err)
         return refuse(err, "top_p", s->top_p, "above 0 and at most 1");
     if (!(s->min_p >= 0.0 && s->min_p <= 1.0))
         return refuse(err, "min_p", s->min_p, "within 0..1");
+    if (s->top_k == DS_TOP_K_MISSING)
+        return refuse(err, "top_k", (double)s->top_k, "a number of tokens");
     if (!(s->repetition_penalty > 0.0 && s->repetition_penalty <= 100.0))
         return refuse(err, "repetition_penalty", s->repetition_penalty, "above 0 and at most 100");
     if (!(fabs(s->presence_penalty) <= 100.0))
@@ -66,8 +68,8 @@ void ds_sampler_scratch_destroy(ds_sampler_scratch *s)
     free(s);
 }
 
-ds_rc ds_sampler_create(ds_sampler **out, ds_device *d, uint32_t vocab, const ds_sample_opts *opts, const ds_token_bias *bias,
-                        size_t n_bias, ds_err *err)
+ds_rc ds_sampler_create(ds_sampler **out, ds_device *d, uint32_t vocab, const ds_sampling *opts, const ds_token_bias *bias, size_t n_bias,
+                        ds_err *err)
 {
     *out = NULL;
     ds_rc rc = ds_sample_check(opts, err);

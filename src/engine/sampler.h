@@ -10,24 +10,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include <ds/sampling.h>
+
 #include "kern/device.h"
 #include "kern/sample.h"
 
-typedef struct {
-    double temperature;        /* >= 0; 0 = greedy */
-    double top_p;              /* (0, 1]; 1 = off */
-    double min_p;              /* [0, 1]; 0 = off */
-    uint32_t top_k;            /* 0 = off */
-    double repetition_penalty; /* > 0; 1 = off. Tokens of prompt and output: positive logits are divided by it, others multiplied */
-    double presence_penalty;   /* subtracted once from tokens of the output */
-    double frequency_penalty;  /* subtracted for each time a token stands in the output */
-    uint64_t seed;
-} ds_sample_opts;
-
-#define DS_SAMPLE_DEFAULT ((ds_sample_opts){ .temperature = 1.0, .top_p = 1.0, .repetition_penalty = 1.0 })
-
 /* Every value in its range, else DS_E_ARG naming the field and the range. */
-ds_rc ds_sample_check(const ds_sample_opts *s, ds_err *err);
+ds_rc ds_sample_check(const ds_sampling *s, ds_err *err);
 
 typedef struct ds_sampler_scratch ds_sampler_scratch;
 ds_rc ds_sampler_scratch_create(ds_sampler_scratch **out, uint32_t vocab, ds_err *err);
@@ -36,8 +25,8 @@ void ds_sampler_scratch_destroy(ds_sampler_scratch *s); /* NULL is fine */
 typedef struct ds_sampler ds_sampler;
 /* Tables are stage memory of `d`, which must outlive it. `bias` is copied. Counting tables are only taken when a
  * penalty is on. DS_E_ARG, DS_E_NOMEM. */
-ds_rc ds_sampler_create(ds_sampler **out, ds_device *d, uint32_t vocab, const ds_sample_opts *opts, const ds_token_bias *bias,
-                        size_t n_bias, ds_err *err);
+ds_rc ds_sampler_create(ds_sampler **out, ds_device *d, uint32_t vocab, const ds_sampling *opts, const ds_token_bias *bias, size_t n_bias,
+                        ds_err *err);
 void ds_sampler_destroy(ds_sampler *s); /* NULL is fine */
 
 /* Tell the sampler of prompt tokens (repetition penalty only) and of each token that became output. Ids < vocab. */

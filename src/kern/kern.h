@@ -24,6 +24,8 @@
 #ifndef DS_KERN_KERN_H
 #define DS_KERN_KERN_H
 
+#include <ds/sampling.h>
+
 #include "kern/exec.h"
 
 /* ---- weights ---- */
@@ -582,11 +584,6 @@ typedef void ds_cells_fn(ds_exec *e, const ds_op_cells *a);
 /* ---- drawing tokens ---- */
 
 enum { DS_MAX_DRAWS = 16, DS_MAX_TOP = 20 }; /* rows of a sequence; likeliest tokens reported for each */
-
-typedef struct {
-    uint32_t id;
-    float bias; /* added to the logit; -100 or less forbids, as clients expect */
-} ds_token_bias;
 
 /* How a sequence's tokens are drawn. What it points to is stage memory. */
 typedef struct {

@@ -215,8 +215,8 @@ ds_rc ds_llm_embed(ds_llm *l, const ds_picture *p, float *out, ds_err *err)
 const size_t *ds_llm_abi(size_t *n)
 {
     static const size_t sizes[] = {
-        sizeof(ds_err),   sizeof(ds_llm_opts),  sizeof(ds_gen_sampling), sizeof(ds_gen_bias), sizeof(ds_gen_request),
-        sizeof(ds_event), sizeof(ds_gen_image), sizeof(ds_image_rule),   sizeof(ds_picture),
+        sizeof(ds_err),   sizeof(ds_llm_opts),  sizeof(ds_sampling),   sizeof(ds_token_bias), sizeof(ds_gen_request),
+        sizeof(ds_event), sizeof(ds_gen_image), sizeof(ds_image_rule), sizeof(ds_picture),
     };
 
     *n = sizeof sizes / sizeof *sizes;

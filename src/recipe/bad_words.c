@@ -14,7 +14,7 @@ static void end_sequence(ds_bad_words *b, ds_ids *ids, size_t from, size_t twin)
     if (n == from - twin && memcmp(ids->p + twin, ids->p + from, n * sizeof *ids->p) == 0)
         ids->n = from;
     else if (n)
-        b->ends[b->n++] = (uint32_t)ids->n;
+        b->list[b->n++].n = (uint32_t)n;
 }
 
 ds_rc ds_bad_words_make(ds_bad_words *out, const ds_str *words, uint32_t n, ds_encoder *e, ds_err *err)
@@ -23,8 +23,8 @@ ds_rc ds_bad_words_make(ds_bad_words *out, const ds_str *words, uint32_t n, ds_e
     ds_ids ids = { 0 };
     ds_rc rc = DS_OK;
 
-    *out = (ds_bad_words){ .ends = calloc(2 * (size_t)n + 1, sizeof *out->ends) };
-    if (!out->ends)
+    *out = (ds_bad_words){ .list = calloc(2 * (size_t)n + 1, sizeof *out->list) };
+    if (!out->list)
         return ds_fail(err, DS_E_NOMEM, "bad_words: out of memory");
     for (uint32_t i = 0; i < n && rc == DS_OK; i++) {
         ds_str w = words[i];
@@ -47,6 +47,8 @@ ds_rc ds_bad_words_make(ds_bad_words *out, const ds_str *words, uint32_t n, ds_e
     }
     ds_buf_free(&text);
     out->ids = (int32_t *)ids.p;
+    for (uint32_t i = 0, at = 0; i < out->n; at += out->list[i++].n)
+        out->list[i].ids = out->ids + at;
     if (rc != DS_OK)
         ds_bad_words_free(out);
     return rc;
@@ -55,6 +57,6 @@ ds_rc ds_bad_words_make(ds_bad_words *out, const ds_str *words, uint32_t n, ds_e
 void ds_bad_words_free(ds_bad_words *b)
 {
     free(b->ids);
-    free(b->ends);
+    free(b->list);
     *b = (ds_bad_words){ 0 };
 }

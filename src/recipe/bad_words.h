@@ -6,8 +6,8 @@
 #include <ds/tokenizer.h>
 
 typedef struct {
-    int32_t *ids;   /* of all sequences, one behind the other */
-    uint32_t *ends; /* [n] where each ends */
+    int32_t *ids;       /* of all sequences, one behind the other */
+    ds_token_seq *list; /* [n], in `ids` */
     uint32_t n;
 } ds_bad_words;
 

@@ -736,7 +736,7 @@ void ds_request_chat(ds_rp *p, const ds_json *body)
     ds_rp_max_tokens(p, f[F_MAX_COMPLETION_TOKENS], "max_completion_tokens");
     ds_rp_stop_list(p, f[F_STOP], "stop", false, false);
     stream(p, f);
-    if (i->stream && i->sampling.prompt_logprobs)
+    if (i->stream && i->prompt_logprobs)
         ds_rp_refuse(p, DS_STAGE_SAMPLING, NULL, "prompt_logprobs", "not possible together with stream");
     thinking(p, f);
     user_name(p, f);

@@ -46,9 +46,9 @@ static bool integer_in(ds_rp *p, const ds_json *v, const char *key, int64_t min,
 
 static void logit_bias(ds_rp *p, const ds_json *v)
 {
-    ds_sampling *s = &p->r->info.sampling;
+    ds_request_info_data *i = &p->r->info;
     ds_path at = { NULL, "logit_bias", 0 };
-    ds_logit_bias *list;
+    ds_token_bias *list;
     uint32_t n = 0;
 
     if (!ds_rp_object(p, v, NULL, "logit_bias"))
@@ -76,10 +76,10 @@ static void logit_bias(ds_rp *p, const ds_json *v)
             ds_rp_refuse(p, DS_STAGE_SAMPLING, &at, m->key, "%g lies outside of [-100, 100]", bias);
             return;
         }
-        list[n++] = (ds_logit_bias){ (uint32_t)id, (float)bias };
+        list[n++] = (ds_token_bias){ (uint32_t)id, (float)bias };
     }
-    s->logit_bias = list;
-    s->n_logit_bias = n;
+    i->logit_bias = list;
+    i->n_logit_bias = n;
 }
 
 /* A list of token ids; whether the model has them only its vocabulary knows. */
@@ -109,7 +109,7 @@ static const uint32_t *id_list(ds_rp *p, const ds_json *v, const char *key, uint
 
 static void bad_words(ds_rp *p, const ds_json *v)
 {
-    ds_sampling *s = &p->r->info.sampling;
+    ds_request_info_data *i = &p->r->info;
     ds_path at = { NULL, "bad_words", 0 }, item = { &at, NULL, 0 };
     ds_str *list, word;
 
@@ -127,29 +127,30 @@ static void bad_words(ds_rp *p, const ds_json *v)
             return;
         if (word.n == 0 || word.n > MAX_BAD_WORD_BYTES)
             ds_rp_refuse(p, DS_STAGE_SAMPLING, &item, NULL, "a word has 1 to %d bytes", MAX_BAD_WORD_BYTES);
-        list[s->n_bad_words++] = word;
+        list[i->n_bad_words++] = word;
     }
-    s->bad_words = list;
+    i->bad_words = list;
 }
 
 /* What vLLM's clients send besides. */
 static void token_rules(ds_rp *p, const ds_sampling_fields *f)
 {
-    ds_sampling *s = &p->r->info.sampling;
+    ds_request_info_data *i = &p->r->info;
 
-    s->stop_ids = id_list(p, f->stop_ids, "stop_token_ids", MAX_STOP_IDS, &s->n_stop_ids);
-    s->allowed_ids = id_list(p, f->allowed_ids, "allowed_token_ids", MAX_ALLOWED_IDS, &s->n_allowed_ids);
-    if (f->allowed_ids && p->rc == DS_OK && s->n_allowed_ids == 0)
+    i->stop_ids = id_list(p, f->stop_ids, "stop_token_ids", MAX_STOP_IDS, &i->n_stop_ids);
+    i->allowed_ids = id_list(p, f->allowed_ids, "allowed_token_ids", MAX_ALLOWED_IDS, &i->n_allowed_ids);
+    if (f->allowed_ids && p->rc == DS_OK && i->n_allowed_ids == 0)
         ds_rp_refuse(p, DS_STAGE_SAMPLING, NULL, "allowed_token_ids", "must not be empty");
     bad_words(p, f->bad_words);
-    ds_rp_bool(p, f->include_stop, NULL, "include_stop_str_in_output", &s->include_stop);
-    if (integer_in(p, f->truncate_prompt, "truncate_prompt_tokens", -1, INT32_MAX, &s->truncate_prompt) && s->truncate_prompt == 0)
+    ds_rp_bool(p, f->include_stop, NULL, "include_stop_str_in_output", &i->include_stop);
+    if (integer_in(p, f->truncate_prompt, "truncate_prompt_tokens", -1, INT32_MAX, &i->truncate_prompt) && i->truncate_prompt == 0)
         ds_rp_refuse(p, DS_STAGE_SAMPLING, NULL, "truncate_prompt_tokens", "0 leaves no prompt");
 }
 
 void ds_rp_sampling(ds_rp *p, const ds_sampling_fields *f)
 {
-    ds_sampling *s = &p->r->info.sampling;
+    ds_request_info_data *i = &p->r->info;
+    ds_sampling *s = &i->sampling;
     int64_t x;
 
     number_in(p, f->temperature, "temperature", 0, 2, false, &s->temperature);
@@ -158,27 +159,29 @@ void ds_rp_sampling(ds_rp *p, const ds_sampling_fields *f)
     number_in(p, f->presence, "presence_penalty", -2, 2, false, &s->presence_penalty);
     number_in(p, f->frequency, "frequency_penalty", -2, 2, false, &s->frequency_penalty);
     number_in(p, f->repetition, "repetition_penalty", 0, 2, true, &s->repetition_penalty);
-    s->top_k = -1;
+    s->top_k = DS_TOP_K_MISSING;
     if (integer_in(p, f->top_k, "top_k", -1, INT32_MAX, &x)) /* -1 is how some servers say "off" */
-        s->top_k = x < 0 ? 0 : x;
-    s->has_seed = ds_rp_i64(p, f->seed, NULL, "seed", &s->seed);
-    s->n = 1;
+        s->top_k = x < 0 ? 0 : (uint32_t)x;
+    s->seeded = ds_rp_i64(p, f->seed, NULL, "seed", &x);
+    if (s->seeded)
+        s->seed = (uint64_t)x;
+    i->n = 1;
     if (integer_in(p, f->n, "n", 1, 128, &x))
-        s->n = (uint32_t)x;
-    ds_rp_bool(p, f->logprobs, NULL, "logprobs", &s->logprobs);
+        i->n = (uint32_t)x;
+    ds_rp_bool(p, f->logprobs, NULL, "logprobs", &i->logprobs);
     if (integer_in(p, f->top_logprobs, "top_logprobs", 0, 20, &x)) {
-        s->top_logprobs = (uint32_t)x;
-        if (p->r->info.proto == DS_PROTO_CHAT && !s->logprobs)
+        i->top_logprobs = (uint32_t)x;
+        if (i->proto == DS_PROTO_CHAT && !i->logprobs)
             ds_rp_refuse(p, DS_STAGE_SAMPLING, NULL, "top_logprobs", "needs logprobs to be true");
     }
-    ds_rp_bool(p, f->ignore_eos, NULL, "ignore_eos", &s->ignore_eos);
+    ds_rp_bool(p, f->ignore_eos, NULL, "ignore_eos", &i->ignore_eos);
     if (integer_in(p, f->min_tokens, "min_tokens", 0, INT32_MAX, &x))
-        s->min_tokens = (uint32_t)x;
+        i->min_tokens = (uint32_t)x;
     logit_bias(p, f->logit_bias);
     token_rules(p, f);
     if (integer_in(p, f->prompt_logprobs, "prompt_logprobs", 0, 20, &x)) {
-        s->prompt_logprobs = true;
-        s->prompt_top_logprobs = (uint32_t)x;
+        i->prompt_logprobs = true;
+        i->prompt_top_logprobs = (uint32_t)x;
     }
 }
 

@@ -170,18 +170,18 @@ void ds_request_completions(ds_rp *p, const ds_json *body)
         if (!i->stream)
             ds_rp_refuse(p, DS_STAGE_SAMPLING, NULL, "stream_options", "needs stream to be true");
     }
-    if (i->stream && i->sampling.prompt_logprobs)
+    if (i->stream && i->prompt_logprobs)
         ds_rp_refuse(p, DS_STAGE_SAMPLING, NULL, "prompt_logprobs", "not possible together with stream");
     ds_rp_bool(p, f[F_ECHO], NULL, "echo", &i->echo_prompt);
     if (f[F_LOGPROBS] && (f[F_LOGPROBS]->type == DS_JSON_TRUE || f[F_LOGPROBS]->type == DS_JSON_FALSE)) {
-        i->sampling.logprobs = f[F_LOGPROBS]->type == DS_JSON_TRUE;
+        i->logprobs = f[F_LOGPROBS]->type == DS_JSON_TRUE;
     } else if (ds_rp_i64(p, f[F_LOGPROBS], NULL, "logprobs", &x)) {
         if (x < 0 || x > 20)
             ds_rp_refuse(p, DS_STAGE_SAMPLING, NULL, "logprobs", "%lld lies outside of [0, 20]", (long long)x);
-        i->sampling.logprobs = true;
-        i->sampling.top_logprobs = (uint32_t)(x & 31);
+        i->logprobs = true;
+        i->top_logprobs = (uint32_t)(x & 31);
     }
-    if (ds_rp_i64(p, f[F_BEST_OF], NULL, "best_of", &x) && x != i->sampling.n)
+    if (ds_rp_i64(p, f[F_BEST_OF], NULL, "best_of", &x) && x != i->n)
         ds_rp_refuse(p, DS_STAGE_SAMPLING, NULL, "best_of", "only the value of n is supported");
     i->user = ds_json_str_of(f[F_USER]);
     if (ds_rp_stop(p))

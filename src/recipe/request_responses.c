@@ -111,7 +111,7 @@ static void include(ds_rp *p, const ds_json *v)
         else if (ds_json_str_eq(e, "reasoning.encrypted_content"))
             p->r->info.include_encrypted_reasoning = true;
         else if (ds_json_str_eq(e, "message.output_text.logprobs"))
-            p->r->info.include_logprobs = p->r->info.sampling.logprobs = true;
+            p->r->info.include_logprobs = p->r->info.logprobs = true;
     }
 }
 

@@ -380,7 +380,7 @@ static void put_legacy_top(ds_stream *s, ds_buf *b, uint32_t id, const ds_token_
  * the token's text comes out). */
 static void put_entry(ds_stream *s, ds_buf *b, uint32_t id, const ds_token_logprob *lp)
 {
-    uint32_t top = lp->n_top < s->info->sampling.top_logprobs ? lp->n_top : s->info->sampling.top_logprobs;
+    uint32_t top = lp->n_top < s->info->top_logprobs ? lp->n_top : s->info->top_logprobs;
     bool legacy = s->info->proto == DS_PROTO_COMPLETIONS;
     size_t n;
     const char *bytes = ds_tokenizer_bytes(s->o.tokenizer, id, &n);
@@ -521,7 +521,7 @@ static void put_ranked(ds_stream *s, ds_buf *b, uint32_t id, float logprob, uint
 
 static void put_prompt_entry(ds_stream *s, scored *k, uint32_t id, const ds_token_logprob *lp, uint32_t rank)
 {
-    uint32_t top = s->info->sampling.prompt_top_logprobs;
+    uint32_t top = s->info->prompt_top_logprobs;
 
     if (k->n)
         ds_buf_putc(&k->json, ',');
@@ -542,7 +542,7 @@ static void put_prompt_entry(ds_stream *s, scored *k, uint32_t id, const ds_toke
 /* Of one token that `echo` repeats: the first has no log-probability. */
 static void put_echo_entry(ds_stream *s, choice *c, const scored *k, uint32_t id, const char *text, size_t n, const ds_token_logprob *lp)
 {
-    uint32_t want = s->info->sampling.top_logprobs;
+    uint32_t want = s->info->top_logprobs;
     ds_buf e = { 0 };
 
     put_legacy_name(&e, text, n);
@@ -563,7 +563,7 @@ static void put_echo_entry(ds_stream *s, choice *c, const scored *k, uint32_t id
 
 ds_rc ds_stream_prompt_token(ds_stream *s, uint32_t prompt, uint32_t id, const ds_token_logprob *lp, uint32_t rank, ds_err *err)
 {
-    uint32_t per_prompt = s->info->sampling.n;
+    uint32_t per_prompt = s->info->n;
     const uint32_t *given;
     const char *text;
     size_t n, n_given;
@@ -572,7 +572,7 @@ ds_rc ds_stream_prompt_token(ds_stream *s, uint32_t prompt, uint32_t id, const d
     if (!s->scored || !s->o.tokenizer || prompt >= s->n_choices / per_prompt)
         return ds_fail(err, DS_E_ARG, "stream: prompt %u: not wanted, or no tokenizer", prompt);
     k = &s->scored[prompt];
-    if (s->info->sampling.prompt_logprobs)
+    if (s->info->prompt_logprobs)
         put_prompt_entry(s, k, id, lp, rank);
     if (s->info->echo_prompt && s->logprobs) {
         bool dropped = ds_tokenizer_kind(s->o.tokenizer, id) == DS_TOKEN_DROPPED;
@@ -590,7 +590,7 @@ ds_rc ds_stream_prompt_token(ds_stream *s, uint32_t prompt, uint32_t id, const d
 
 void respond_prompt_logprobs(ds_stream *s, ds_buf *b, uint32_t prompt)
 {
-    if (!s->scored || !s->info->sampling.prompt_logprobs)
+    if (!s->scored || !s->info->prompt_logprobs)
         return;
     ds_buf_puts(b, ",\"prompt_logprobs\":[");
     ds_buf_put(b, ds_buf_str(&s->scored[prompt].json), s->scored[prompt].json.len);
@@ -686,8 +686,8 @@ static ds_rc make_parser(ds_stream *s, choice *c, ds_err *err)
         .stops = stops,
         .stop_bytes = lens,
         .n_stops = i->n_stop,
-        .keep_stop = i->sampling.include_stop,
-        .min_tokens = i->sampling.min_tokens,
+        .keep_stop = i->include_stop,
+        .min_tokens = i->min_tokens,
         .tool_flags = tool_flags,
         .tool_has_key = tool_has_key,
         .tool_key_types = tool_key_types,
@@ -703,7 +703,7 @@ static ds_rc make_parser(ds_stream *s, choice *c, ds_err *err)
 /* The prompt of a choice as text: what `echo` repeats. */
 static ds_rc echo_prompt(ds_stream *s, choice *c, ds_err *err)
 {
-    uint32_t prompt = c->index / s->info->sampling.n;
+    uint32_t prompt = c->index / s->info->n;
     const uint32_t *ids;
     const ds_run *runs;
     size_t n;
@@ -748,8 +748,8 @@ ds_rc ds_stream_create(ds_stream **out, ds_request *r, const ds_stream_opts *opt
     s->proto = protos[s->info->proto];
     s->id = strdup(opts->id ? opts->id : "");
     s->model = opts->model ? (ds_str){ opts->model, strlen(opts->model) } : s->info->model;
-    s->logprobs = s->info->sampling.logprobs || s->info->include_logprobs;
-    uint64_t n = (uint64_t)(s->info->n_prompts ? s->info->n_prompts : 1) * (s->info->sampling.n ? s->info->sampling.n : 1);
+    s->logprobs = s->info->logprobs || s->info->include_logprobs;
+    uint64_t n = (uint64_t)(s->info->n_prompts ? s->info->n_prompts : 1) * (s->info->n ? s->info->n : 1);
     if (n > 1u << 16) {
         rc = ds_fail(err, DS_E_ARG, "stream: %lu choices", n);
         goto fail;
@@ -760,7 +760,7 @@ ds_rc ds_stream_create(ds_stream **out, ds_request *r, const ds_stream_opts *opt
         rc = nomem(err);
         goto fail;
     }
-    if (s->info->sampling.prompt_logprobs || (s->info->echo_prompt && s->logprobs)) {
+    if (s->info->prompt_logprobs || (s->info->echo_prompt && s->logprobs)) {
         s->scored = calloc(s->info->n_prompts, sizeof *s->scored);
         if (!s->scored) {
             rc = nomem(err);
@@ -913,7 +913,7 @@ ds_rc ds_stream_token(ds_stream *s, uint32_t index, uint32_t id, const ds_token_
         wait_entry(c, id, lp, n);
     ds_parser_token(c->parser, ds_tokenizer_kind(s->o.tokenizer, id) == DS_TOKEN_CONTROL, n);
     ds_parser_push(c->parser, bytes, n, 1);
-    if (s->info->sampling.include_stop && c->cur && ds_parser_get_stats(c->parser)->stop >= 0) /* it may end inside its last token */
+    if (s->info->include_stop && c->cur && ds_parser_get_stats(c->parser)->stop >= 0) /* it may end inside its last token */
         take_entries(c, c->cur, 0, UINT64_MAX);
     flush(c);
     return s->oom ? nomem(err) : DS_OK;

@@ -95,7 +95,7 @@ static void body(ds_stream *s, ds_buf *b)
         respond_buf(b, &all);
         ds_buf_printf(b, ",\"index\":%u", k);
         logprobs(b, c, start);
-        respond_prompt_logprobs(s, b, k / s->info->sampling.n);
+        respond_prompt_logprobs(s, b, k / s->info->n);
         ds_buf_printf(b, ",\"finish_reason\":\"%s\"}", respond_finish_name(s, c));
         ds_buf_free(&all);
     }

@@ -174,89 +174,30 @@ static void reply_count(ds_call *c)
 
 /* ---- to the generator ---- */
 
-static double given(double v, double def)
+static ds_rc add_prompt(ds_call *c, uint32_t i, const ds_sampling *sampling, uint64_t tag, ds_err *err)
 {
-    return isnan(v) ? def : v;
-}
-
-/* Lists of a request as the generator has them; the same for all prompts. */
-typedef struct {
-    ds_gen_bias *bias;
-    ds_gen_ids *bad;
-    int32_t *stop_ids;
-    size_t n_stop_ids;
-} lists;
-
-static void free_lists(lists *l)
-{
-    free(l->bias);
-    free(l->bad);
-    free(l->stop_ids);
-}
-
-static ds_rc make_lists(lists *l, const ds_call *c, ds_err *err)
-{
-    const ds_sampling *p = &c->info->sampling;
     const ds_server_model *m = &c->s->model;
-    uint32_t from = 0;
+    ds_gen_room room;
+    ds_gen_request q = ds_gen_request_of(c->info,
+                                         &(ds_gen_beside){ .prompt = i,
+                                                           .ids = c->prompts[i].ids.p,
+                                                           .n_ids = c->prompts[i].ids.n,
+                                                           .max_tokens = c->prompts[i].max_tokens,
+                                                           .sampling = *sampling,
+                                                           .stop_ids = m->stop_ids,
+                                                           .n_stop_ids = m->n_stop_ids,
+                                                           .bad = c->bad_words.list,
+                                                           .n_bad = c->bad_words.n,
+                                                           .images = c->images,
+                                                           .n_images = c->n_pictures },
+                                         &room);
+    ds_rc rc;
 
-    *l = (lists){ .bias = calloc(p->n_logit_bias + 1, sizeof *l->bias),
-                  .bad = calloc(c->bad_words.n + 1, sizeof *l->bad),
-                  .stop_ids = calloc(m->n_stop_ids + p->n_stop_ids + 1, sizeof *l->stop_ids) };
-    if (!l->bias || !l->bad || !l->stop_ids)
-        return ds_fail(err, DS_E_NOMEM, "lists of a request");
-    for (uint32_t i = 0; i < p->n_logit_bias; i++)
-        l->bias[i] = (ds_gen_bias){ p->logit_bias[i].token, p->logit_bias[i].bias };
-    for (uint32_t i = 0; i < c->bad_words.n; from = c->bad_words.ends[i++])
-        l->bad[i] = (ds_gen_ids){ c->bad_words.ids + from, c->bad_words.ends[i] - from };
-    for (size_t i = 0; i < m->n_stop_ids && !p->ignore_eos; i++)
-        l->stop_ids[l->n_stop_ids++] = m->stop_ids[i];
-    for (uint32_t i = 0; i < p->n_stop_ids; i++)
-        l->stop_ids[l->n_stop_ids++] = (int32_t)p->stop_ids[i];
-    return DS_OK;
-}
-
-static ds_rc add_prompt(ds_call *c, uint32_t i, const lists *l, uint64_t tag, ds_err *err)
-{
-    const ds_sampling *p = &c->info->sampling;
-    const ds_server_model *m = &c->s->model;
-    ds_gen_request q = {
-        .prompt = (const int32_t *)c->prompts[i].ids.p,
-        .n_prompt = (uint32_t)c->prompts[i].ids.n,
-        .max_tokens =
-            c->prompts[i].max_tokens ? c->prompts[i].max_tokens : 1, /* 0: nobody wants the token; the prompt is read all the same */
-        .min_tokens = p->min_tokens < c->prompts[i].max_tokens ? p->min_tokens : c->prompts[i].max_tokens,
-        .n = c->n_samples,
-        .sampling = { .temperature = given(p->temperature, 1),
-                      .top_p = given(p->top_p, 1),
-                      .min_p = given(p->min_p, 0),
-                      .top_k = p->top_k > 0 ? (uint32_t)p->top_k : 0,
-                      .repetition_penalty = given(p->repetition_penalty, 1),
-                      .presence_penalty = given(p->presence_penalty, 0),
-                      .frequency_penalty = given(p->frequency_penalty, 0),
-                      .seed = c->seed + (uint64_t)i * c->n_samples },
-        .bias = l->bias,
-        .n_bias = p->n_logit_bias,
-        .bad = l->bad,
-        .n_bad = c->bad_words.n,
-        .allowed = (const int32_t *)p->allowed_ids,
-        .n_allowed = p->n_allowed_ids,
-        .stop_ids = l->stop_ids,
-        .n_stop_ids = l->n_stop_ids,
-        .report_stop_id = p->include_stop,
-        .logprobs = p->logprobs || c->info->include_logprobs,
-        .n_top = p->top_logprobs,
-        .prompt_logprobs = ds_stream_wants_prompt(c->stream),
-        .n_prompt_top = p->prompt_top_logprobs > p->top_logprobs ? p->prompt_top_logprobs : p->top_logprobs,
-        .reproducible = p->has_seed || p->temperature == 0 || p->logprobs || c->info->include_logprobs,
-        .deadline_us = c->s->o.request_ms * 1000,
-        .images = c->images,
-        .n_images = c->images ? c->n_pictures : 0,
-        .cache_domain = c->keyed ? c->tenant : NULL,
-        .cookie = (uintptr_t)c,
-        .tag = tag,
-    };
-    ds_rc rc = ds_gen_add(m->gen, &q, &c->prompts[i].gen_id, err);
+    q.deadline_us = c->s->o.request_ms * 1000;
+    q.cache_domain = c->keyed ? c->tenant : NULL;
+    q.cookie = (uintptr_t)c;
+    q.tag = tag;
+    rc = ds_gen_add(m->gen, &q, &c->prompts[i].gen_id, err);
 
     if (rc == DS_OK) {
         c->prompts[i].live = true;
@@ -286,21 +227,17 @@ static void refuse_add(ds_call *c, ds_rc rc, const ds_err *err)
 static void begin(ds_call *c)
 {
     ds_server *s = c->s;
-    const ds_sampling *p = &c->info->sampling;
+    ds_sampling sampling = DS_SAMPLING_DEFAULT;
     uint64_t tag = 0;
     ds_err err = { 0 };
-    lists l;
-    ds_rc rc = make_lists(&l, c, &err);
+    ds_rc rc = DS_OK;
 
-    if (p->has_seed)
-        c->seed = (uint64_t)p->seed;
-    else if (RAND_bytes((unsigned char *)&c->seed, sizeof c->seed) != 1)
-        c->seed = ds_now_ns();
+    if (!c->info->sampling.seeded && RAND_bytes((unsigned char *)&sampling.seed, sizeof sampling.seed) != 1)
+        sampling.seed = ds_now_ns();
     if (s->o.tag)
         tag = s->o.tag(s->o.ctx, ds_buf_str(&c->body), c->body.len);
     for (uint32_t i = 0; i < c->n_prompts && rc == DS_OK; i++)
-        rc = add_prompt(c, i, &l, tag, &err);
-    free_lists(&l);
+        rc = add_prompt(c, i, &sampling, tag, &err);
     if (rc != DS_OK) {
         refuse_add(c, rc, &err);
         return;
@@ -589,7 +526,7 @@ static void on_token(ds_call *c, uint32_t choice, const ds_event *ev)
     ds_call_choice *k = &c->choices[choice];
     ds_top_logprob top[20];
     ds_token_logprob lp = { .logprob = ev->token.logprob, .top = top };
-    bool want = c->info->sampling.logprobs || c->info->include_logprobs;
+    bool want = c->info->logprobs || c->info->include_logprobs;
     uint64_t now;
     ds_err err;
     ds_rc rc;
@@ -625,8 +562,8 @@ static void on_token(ds_call *c, uint32_t choice, const ds_event *ev)
 /* The id is one that the client named: no text of it belongs to the answer. */
 static bool ends_by_wish(const ds_call *c, int32_t id)
 {
-    for (uint32_t i = 0; i < c->info->sampling.n_stop_ids; i++)
-        if (c->info->sampling.stop_ids[i] == (uint32_t)id)
+    for (uint32_t i = 0; i < c->info->n_stop_ids; i++)
+        if (c->info->stop_ids[i] == (uint32_t)id)
             return true;
     return false;
 }
@@ -646,7 +583,7 @@ static void on_end(ds_call *c, ds_call_prompt *p, uint32_t choice, const ds_even
         ds_histogram_seconds(&s->m.prefill, (double)ev->end.prefill_us / 1e6);
         ds_histogram_seconds(&s->m.decode, (double)ev->end.decode_us / 1e6);
     }
-    if (ev->end.reason == DS_ENDED_STOP_ID && !c->info->sampling.include_stop && c->info->max_tokens && c->x && !c->failed &&
+    if (ev->end.reason == DS_ENDED_STOP_ID && !c->info->include_stop && c->info->max_tokens && c->x && !c->failed &&
         !c->choices[choice].finished) { /* counted, and no event of its own */
         ds_err err;
         c->n_output++;

@@ -86,14 +86,13 @@ static ds_rc check(ds_call *c)
     if (!known)
         return ds_api_fail(&c->refusal, 404, "not_found_error", "model_not_found", "model", "the model %.*s does not exist here",
                            (int)(i->model.n < 200 ? i->model.n : 200), i->model.p);
-    if (i->sampling.min_tokens > i->max_tokens)
-        return ds_api_fail(&c->refusal, 400, NULL, NULL, "min_tokens", "min_tokens: %u is more than the output limit, %u",
-                           i->sampling.min_tokens, i->max_tokens);
-    for (uint32_t k = 0; k < i->sampling.n_logit_bias; k++)
-        if (i->sampling.logit_bias[k].token >= ds_tokenizer_size(c->s->model.tokenizer))
-            return ds_api_fail(&c->refusal, 400, NULL, NULL, "logit_bias", "the model has no token %u", i->sampling.logit_bias[k].token);
-    if (!check_ids(c, "stop_token_ids", i->sampling.stop_ids, i->sampling.n_stop_ids) ||
-        !check_ids(c, "allowed_token_ids", i->sampling.allowed_ids, i->sampling.n_allowed_ids))
+    if (i->min_tokens > i->max_tokens)
+        return ds_api_fail(&c->refusal, 400, NULL, NULL, "min_tokens", "min_tokens: %u is more than the output limit, %u", i->min_tokens,
+                           i->max_tokens);
+    for (uint32_t k = 0; k < i->n_logit_bias; k++)
+        if (i->logit_bias[k].id >= ds_tokenizer_size(c->s->model.tokenizer))
+            return ds_api_fail(&c->refusal, 400, NULL, NULL, "logit_bias", "the model has no token %u", i->logit_bias[k].id);
+    if (!check_ids(c, "stop_token_ids", i->stop_ids, i->n_stop_ids) || !check_ids(c, "allowed_token_ids", i->allowed_ids, i->n_allowed_ids))
         return DS_E_FORMAT;
     if (i->n_images && !c->s->model.vision.embed)
         return ds_api_fail(&c->refusal, 400, NULL, NULL, i->images[0].param, "this model takes no images");
@@ -226,7 +225,7 @@ static ds_rc encode(ds_call *c, ds_kit *k, uint32_t i)
 /* The prompt's last tokens, where the client asked for so many at most. */
 static ds_rc truncate_prompt(ds_call *c, uint32_t i)
 {
-    int64_t most = c->info->sampling.truncate_prompt;
+    int64_t most = c->info->truncate_prompt;
     ds_ids *ids = &c->prompts[i].ids;
     ds_err err = { 0 };
     ds_rc rc;
@@ -277,7 +276,7 @@ static ds_rc encode_all(ds_call *c, ds_kit *k)
 
 static ds_rc encode_bad_words(ds_call *c, ds_kit *k)
 {
-    const ds_sampling *s = &c->info->sampling;
+    const ds_request_info_data *s = c->info;
     ds_err err = { 0 };
     ds_rc rc = s->n_bad_words ? ds_bad_words_make(&c->bad_words, s->bad_words, s->n_bad_words, k->encoder, &err) : DS_OK;
 
@@ -319,7 +318,7 @@ static ds_rc make_stream(ds_call *c)
 
     if (rc != DS_OK)
         return internal(c, rc, &err);
-    c->n_samples = c->info->sampling.n;
+    c->n_samples = c->info->n;
     c->unfinished = ds_stream_choices(c->stream);
     c->choices = calloc(c->unfinished, sizeof *c->choices);
     return c->choices ? DS_OK : internal(c, ds_fail(&err, DS_E_NOMEM, "choices"), &err);

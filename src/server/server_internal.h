@@ -7,6 +7,7 @@
 
 #include <microhttpd.h>
 
+#include <ds/gen_request.h>
 #include <ds/image.h>
 #include <ds/stream.h>
 
@@ -158,7 +159,6 @@ struct ds_call {
     uint64_t queued_us, begun_us; /* time in its queue; when the prompt began */
     uint64_t canceled_us;         /* when its cause was seen */
     int lost_why;                 /* index of ds_metrics.lost_tokens, for tokens that no client will get */
-    uint64_t seed;
 };
 
 /* A worker's tools; the loop has one too. */

@@ -57,6 +57,20 @@ def test_reproducible_beside_replays(server):
     assert seeded["choices"] == salted["choices"]
 
 
+def test_samples_have_one_rule_for_their_seeds(server, deepserve, root, tmp_path):
+    """Sample k of a seeded request is the same text from the server and from `generate`, and never a neighbour's."""
+    body = {"messages": [{"role": "user", "content": "Say something."}], "thinking": OFF, "max_tokens": 12, "temperature": 1, "n": 3}
+    f = tmp_path / "in.jsonl"
+    f.write_text("\n".join(json.dumps({**body, "seed": s}) for s in (7, 8)))
+    lines = [json.loads(x)["text"] for x in deepserve("generate", "--model", root / "models/demo", "--input", f).stdout.splitlines()]
+    served = [c["message"]["content"] for s in (7, 8) for c in chat(server, **body, seed=s)["choices"]]
+    assert [x.strip() for x in served] == [x.strip() for x in lines] and len(set(lines)) == 6
+    status, _, data = server.request("POST", "/v1/completions", {"model": "demo", "prompt": ["ab", "ab"], "n": 2, "seed": 7, "max_tokens": 12, "temperature": 1})
+    f.write_text(json.dumps({"prompt": "ab", "n": 4, "seed": 7, "max_tokens": 12, "temperature": 1}))
+    lines = [json.loads(x)["text"] for x in deepserve("generate", "--model", root / "models/demo", "--input", f).stdout.splitlines()]
+    assert status == 200 and [c["text"] for c in data["choices"]] == lines
+
+
 def test_case_09(server, root):
     cold, hit, cached = again(server, **shared(root, "09-seed-after-prefix-hit.json"))
     assert cold == hit and cached >= 128

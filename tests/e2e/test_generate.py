@@ -191,6 +191,20 @@ def test_ends_held_back_and_bias(deepserve, model, tmp_path):
         assert word in x["error"]["message"], x
 
 
+def test_token_rules_of_chat_lines(deepserve, model, tmp_path):
+    """What a chat request says of tokens holds here as it does at the server, or is refused by name."""
+    chat = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 6, "temperature": 1, "seed": 3}
+    f = tmp_path / "in.jsonl"
+    f.write_text("\n".join(json.dumps({**chat, **more}) for more in (
+        {"allowed_token_ids": [50, 60]}, {"allowed_token_ids": [50, 60], "stop_token_ids": [60, 50]}, {"truncate_prompt_tokens": 2},
+        {"include_stop_str_in_output": True})))
+    got = lines(deepserve("generate", "--model", model, "--input", f))
+    assert set(got[0]["ids"]) <= {50, 60} and len(got[0]["ids"]) == 6
+    assert got[1]["ids"] == [] and got[1]["finish_reason"] == "stop"
+    assert got[2]["usage"]["prompt_tokens"] == 2
+    assert got[3]["error"]["message"].startswith("include_stop_str_in_output")
+
+
 def test_context_and_length(deepserve, model):
     r = one(deepserve, model, "--prompt", "abcdef", "--max-tokens", 100, "--context", 10)
     assert r["finish_reason"] == "length" and len(r["ids"]) == 3  # 7 prompt tokens

@@ -52,7 +52,7 @@ typedef struct {
     const int32_t *prompt;
     uint32_t n_prompt;   /* >= 1, and room for one token after it */
     uint32_t max_tokens; /* >= 1 */
-    ds_sample_opts sampling;
+    ds_sampling sampling;
     const ds_token_bias *bias;
     size_t n_bias;
     const int32_t *stop_ids; /* end the text; not reported as a token */

@@ -41,7 +41,7 @@ static ds_engine *make(const ds_engine_opts *opts, ds_engine_stub stub)
 
 static ds_gen_request simple(uint32_t n_prompt, uint32_t max_tokens)
 {
-    return (ds_gen_request){ .prompt = ids, .n_prompt = n_prompt, .max_tokens = max_tokens, .sampling = DS_GEN_SAMPLING_DEFAULT };
+    return (ds_gen_request){ .prompt = ids, .n_prompt = n_prompt, .max_tokens = max_tokens, .sampling = DS_SAMPLING_DEFAULT };
 }
 
 /* ---- refusals ---------------------------------------------------------------------------------------------------- */
@@ -49,8 +49,8 @@ static ds_gen_request simple(uint32_t n_prompt, uint32_t max_tokens)
 static void bad_requests_are_refused(void **state)
 {
     ds_engine *e = make(&(ds_engine_opts){ .max_context = 1000, .token_bytes = token_bytes }, (ds_engine_stub){ 0 });
-    static const char *const stop[] = { "" };
-    ds_gen_bias bias = { VOCAB, 1.0f };
+    static const ds_str stop[17] = { { "", 0 } };
+    ds_token_bias bias = { VOCAB, 1.0f };
     ds_gen_image image = { .pos = 5, .n = 10, .embedding = (const float *)ids };
     int32_t odd[3] = { 1, VOCAB, 2 };
     ds_gen_request q;
@@ -155,7 +155,7 @@ static ds_rc create_one(void *ctx, ds_err *err)
 
 static ds_rc add_one(void *ctx, ds_err *err)
 {
-    static const char *const stop[] = { "abc", "x" };
+    static const ds_str stop[] = { { "abc", 3 }, { "x", 1 } };
     ds_engine *e = ctx;
     ds_gen_image image = { .pos = 5, .n = 10, .embedding = (const float *)ids };
     ds_gen_request q = simple(300, 5);
@@ -360,7 +360,10 @@ static void stop_strings(void **state)
         uint32_t n_tokens = 0;
         size_t n;
         ds_err err;
-        q.stop = cases[c].stop;
+        ds_str stop[3];
+        for (uint32_t i = 0; i < cases[c].n_stop; i++)
+            stop[i] = (ds_str){ cases[c].stop[i], strlen(cases[c].stop[i]) };
+        q.stop = stop;
         q.n_stop = cases[c].n_stop;
         q.tag = (uintptr_t)cases[c].script;
         assert_ok(ds_engine_add(e, &q, &id, &err));

@@ -146,9 +146,9 @@ static ds_engine *new_engine(void)
 
 static void add(ds_engine *e)
 {
-    static const char *const stops[] = { "AB", "zz" };
+    static const ds_str stops[] = { { "AB", 2 }, { "zz", 2 } };
     shadow *k = NULL;
-    ds_gen_request q = { .sampling = DS_GEN_SAMPLING_DEFAULT };
+    ds_gen_request q = { .sampling = DS_SAMPLING_DEFAULT };
     int32_t stop_ids[] = { STOP_ID };
     uint32_t context = e->o.max_context, shared;
     ds_err err;
@@ -183,7 +183,7 @@ static void add(ds_engine *e)
     q.n_stop = k->n_stop;
     q.priority = rnd(3);
     q.no_cache = chance(5);
-    q.reproducible = chance(30);
+    q.replay = chance(30) ? DS_REPLAY_NEVER : DS_REPLAY_FREE;
     q.prompt_logprobs = k->scored = chance(10);
     q.n_prompt_top = rnd(3);
     q.cache_domain = chance(10) ? "other" : NULL;
@@ -209,7 +209,7 @@ static void add(ds_engine *e)
 static void got_token(const ds_engine *e, shadow *k, const ds_event *ev)
 {
     uint32_t s = ev->sample;
-    int32_t want = ds_backend_null_token(k->s[s].h, k->seed + s, VOCAB);
+    int32_t want = ds_backend_null_token(k->s[s].h, ds_sample_seed(k->seed, s), VOCAB);
 
     if (k->scored && s == 0 && k->n_scored + 1 != k->n_prompt)
         stop("a token after %u of %u positions of the prompt", k->n_scored, k->n_prompt);
@@ -229,7 +229,7 @@ static void got_token(const ds_engine *e, shadow *k, const ds_event *ev)
 static void got_end(shadow *k, const ds_event *ev)
 {
     uint32_t s = ev->sample, n = k->s[s].n_tokens;
-    int32_t next = ds_backend_null_token(k->s[s].h, k->seed + s, VOCAB);
+    int32_t next = ds_backend_null_token(k->s[s].h, ds_sample_seed(k->seed, s), VOCAB);
     bool at_stop = n >= 2 && k->n_stop && (memcmp(k->s[s].text, "AB", 2) == 0 || memcmp(k->s[s].text, "zz", 2) == 0), all = true;
 
     if (k->s[s].ended)

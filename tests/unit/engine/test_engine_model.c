@@ -16,7 +16,7 @@ typedef struct {
     int32_t *prompt;
     int32_t stop[2];
     uint32_t n_stop, min_tokens;
-    ds_gen_ids bad[2];
+    ds_token_seq bad[2];
     uint32_t n_bad, n_allowed;
     int32_t allowed[MAX_OUT];
     bool report_stop_id;
@@ -103,13 +103,13 @@ static void alone(request *r, uint32_t n, bool exact)
             ds_single_request q = { .prompt = r[i].prompt,
                                     .n_prompt = r[i].n_prompt,
                                     .max_tokens = r[i].max_tokens,
-                                    .sampling = DS_SAMPLE_DEFAULT,
+                                    .sampling = DS_SAMPLING_DEFAULT,
                                     .logprobs = true,
                                     .token = alone_token,
                                     .ctx = &c };
             q.sampling.temperature = r[i].temperature;
             q.sampling.repetition_penalty = r[i].penalty;
-            q.sampling.seed = 100 + i + k;
+            q.sampling.seed = ds_sample_seed(100 + i, k);
             r[i].n_want[k] = 0;
             assert_ok(ds_single_run(s, &q, &res, &err));
         }
@@ -126,7 +126,7 @@ static void add(ds_engine *e, request *r, uint32_t i)
                          .n_prompt = r->n_prompt,
                          .max_tokens = r->max_tokens,
                          .n = r->n,
-                         .sampling = DS_GEN_SAMPLING_DEFAULT,
+                         .sampling = DS_SAMPLING_DEFAULT,
                          .logprobs = true,
                          .priority = r->priority,
                          .stop_ids = r->stop,
@@ -137,7 +137,7 @@ static void add(ds_engine *e, request *r, uint32_t i)
                          .n_bad = r->n_bad,
                          .allowed = r->allowed,
                          .n_allowed = r->n_allowed,
-                         .reproducible = r->reproducible,
+                         .replay = r->reproducible ? DS_REPLAY_NEVER : DS_REPLAY_FREE,
                          .prompt_logprobs = r->score,
                          .n_prompt_top = r->score ? 3 : 0,
                          .cookie = (uintptr_t)r };
@@ -429,8 +429,8 @@ static void token_rules(void **state)
     alone(r, N_REQ, false);
     for (uint32_t i = 0; i < N_REQ; i++) {
         memcpy(ids[i], r[i].want[0], sizeof ids[i]);
-        r[i].bad[0] = (ds_gen_ids){ ids[i] + 1, 3 };
-        r[i].bad[1] = (ds_gen_ids){ ids[i], 1 };
+        r[i].bad[0] = (ds_token_seq){ ids[i] + 1, 3 };
+        r[i].bad[1] = (ds_token_seq){ ids[i], 1 };
         r[i].n_bad = i % 3 ? 2 : 1;
         r[i].n_allowed = i % 2 ? 0 : 10;
         for (uint32_t k = 0; k < r[i].n_allowed; k++)
@@ -889,7 +889,7 @@ static void no_pictures(const int32_t *prompt, uint32_t n)
         ds_gen_request q = { .prompt = prompt,
                              .n_prompt = n,
                              .max_tokens = 2,
-                             .sampling = DS_GEN_SAMPLING_DEFAULT,
+                             .sampling = DS_SAMPLING_DEFAULT,
                              .images = &image,
                              .n_images = k == 0,
                              .cookie = (uintptr_t)&r };
@@ -936,7 +936,7 @@ static void pictures(void **state)
                 ds_gen_request q = { .prompt = prompt,
                                      .n_prompt = N,
                                      .max_tokens = OUT,
-                                     .sampling = DS_GEN_SAMPLING_DEFAULT,
+                                     .sampling = DS_SAMPLING_DEFAULT,
                                      .images = &image,
                                      .n_images = 1,
                                      .cookie = (uintptr_t)&r };
@@ -982,7 +982,7 @@ static void drafts_keep_the_distribution(void **state)
             ds_gen_request q = { .prompt = prompt,
                                  .n_prompt = 40,
                                  .max_tokens = DEEP,
-                                 .sampling = DS_GEN_SAMPLING_DEFAULT,
+                                 .sampling = DS_SAMPLING_DEFAULT,
                                  .logprobs = true,
                                  .n_top = 2,
                                  .cookie = (uintptr_t)&node[i] };
@@ -1070,9 +1070,9 @@ static void memory_plan(void **state)
 static ds_rc create_and_add(void *ctx, ds_err *err)
 {
     static const int32_t prompt[] = { 1, 2, 3 };
-    ds_gen_bias bias = { 3, 1.0f };
+    ds_token_bias bias = { 3, 1.0f };
     ds_gen_request q = {
-        .prompt = prompt, .n_prompt = 3, .max_tokens = 2, .n = 2, .sampling = DS_GEN_SAMPLING_DEFAULT, .bias = &bias, .n_bias = 1
+        .prompt = prompt, .n_prompt = 3, .max_tokens = 2, .n = 2, .sampling = DS_SAMPLING_DEFAULT, .bias = &bias, .n_bias = 1
     };
     ds_engine *e;
     ds_event ev;

@@ -79,7 +79,7 @@ static uint64_t add(ds_engine *e, int which, ds_gen_request q)
     q.prompt = ids[which];
     q.n_prompt = PROMPT;
     q.max_tokens = 5;
-    q.sampling = DS_GEN_SAMPLING_DEFAULT;
+    q.sampling = DS_SAMPLING_DEFAULT;
     assert_ok(ds_engine_add(e, &q, &id, &err));
     return id;
 }
@@ -304,7 +304,7 @@ static void approximate_ones(void **state)
     assert_true(s.cached == HIT && s.replayed > 0 && s.tokens == 5);
     ds_engine_destroy(e);
     e = make((ds_engine_opts){ .mode = DS_ENGINE_CED });
-    add(e, 3, (ds_gen_request){ .reproducible = true });
+    add(e, 3, (ds_gen_request){ .replay = DS_REPLAY_NEVER });
     turns(e, 40);
     s = read_events(e);
     assert_true(s.cached == 0 && s.replayed == 0 && s.tokens == 5);

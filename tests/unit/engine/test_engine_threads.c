@@ -38,7 +38,7 @@ static void *client(void *arg)
                              .n_prompt = 1 + (rnd = rnd * 1664525u + 1013904223u) % 300,
                              .max_tokens = 1 + i % 7,
                              .n = 1 + i % 2,
-                             .sampling = DS_GEN_SAMPLING_DEFAULT,
+                             .sampling = DS_SAMPLING_DEFAULT,
                              .cookie = (uintptr_t)&notes[me][i] };
         uint64_t id;
         ds_err err;
@@ -157,7 +157,7 @@ static void a_cancel_is_quick(void **state)
                                     &(ds_engine_opts){ .max_context = 70000, .max_running = 1 }, &err));
     assert_ok(ds_engine_start(e, &err));
     for (int k = 0; k < 3;) { /* prefilling, waiting behind it, decoding */
-        ds_gen_request q = { .prompt = prompt, .n_prompt = k == 2 ? 5 : 60000, .max_tokens = 5000, .sampling = DS_GEN_SAMPLING_DEFAULT };
+        ds_gen_request q = { .prompt = prompt, .n_prompt = k == 2 ? 5 : 60000, .max_tokens = 5000, .sampling = DS_SAMPLING_DEFAULT };
         uint64_t id, first = 0, begin;
         ds_event ev;
         prompt[0] = k;

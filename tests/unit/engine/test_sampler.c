@@ -16,7 +16,7 @@ static void fill(unsigned seed)
 }
 
 /* The distribution as the header defines it, written the slow way. */
-static void expect_probs(const ds_sample_opts *o, double *p)
+static void expect_probs(const ds_sampling *o, double *p)
 {
     int order[V];
     double q[V], max = -INFINITY, sum = 0.0;
@@ -53,7 +53,7 @@ static void expect_probs(const ds_sample_opts *o, double *p)
         p[i] /= sum;
 }
 
-static const ds_sample_opts cases[] = {
+static const ds_sampling cases[] = {
     { .temperature = 1.0, .top_p = 1.0, .repetition_penalty = 1.0 },
     { .temperature = 0.01, .top_p = 1.0, .repetition_penalty = 1.0 },
     { .temperature = 5.0, .top_p = 0.9, .repetition_penalty = 1.0 },
@@ -99,7 +99,7 @@ static void draws_follow_the_distribution(void **state)
     int count[4] = { 0 };
     ds_sampler *s;
     ds_sampler_scratch *tmp;
-    ds_sample_opts o = DS_SAMPLE_DEFAULT;
+    ds_sampling o = DS_SAMPLING_DEFAULT;
     o.seed = 7;
     assert_ok(ds_sampler_scratch_create(&tmp, 4, &err));
     assert_ok(ds_sampler_create(&s, dev, 4, &o, NULL, 0, &err));
@@ -130,7 +130,7 @@ static void penalties_and_bias(void **state)
     ds_sampler *s;
     ds_sampler_scratch *tmp;
     int32_t t;
-    ds_sample_opts o = { .temperature = 0.0, .top_p = 1.0, .repetition_penalty = 10.0, .presence_penalty = 0.0 };
+    ds_sampling o = { .temperature = 0.0, .top_p = 1.0, .repetition_penalty = 10.0, .presence_penalty = 0.0 };
     assert_ok(ds_sampler_scratch_create(&tmp, 4, &err));
 
     assert_ok(ds_sampler_create(&s, dev, 4, &o, NULL, 0, &err));
@@ -155,7 +155,7 @@ static void penalties_and_bias(void **state)
     assert_int_equal(t, 2); /* 0.0 against 0.5 */
     ds_sampler_destroy(s);
 
-    assert_ok(ds_sampler_create(&s, dev, 4, &(ds_sample_opts){ .top_p = 1.0, .repetition_penalty = 1.0 }, bias, 2, &err));
+    assert_ok(ds_sampler_create(&s, dev, 4, &(ds_sampling){ .top_p = 1.0, .repetition_penalty = 1.0 }, bias, 2, &err));
     assert_false(ds_draw_is_argmax(ds_sampler_how(s), 0));
     assert_ok(ds_sampler_draw(s, tmp, l, NULL, 0, &t, &err));
     assert_int_equal(t, 3);
@@ -179,8 +179,8 @@ static void held_back(void **state)
     assert_ok(ds_sampler_scratch_create(&tmp, 4, &err));
     for (int temperature = 0; temperature < 2; temperature++) {
         float p[4];
-        assert_ok(ds_sampler_create(&s, dev, 4, &(ds_sample_opts){ .temperature = temperature, .top_p = 0.5, .repetition_penalty = 1.0 },
-                                    NULL, 0, &err));
+        assert_ok(ds_sampler_create(&s, dev, 4, &(ds_sampling){ .temperature = temperature, .top_p = 0.5, .repetition_penalty = 1.0 }, NULL,
+                                    0, &err));
         assert_ok(ds_sampler_set_stops(s, ids, 2, 3, &err));
         for (uint32_t i = 0; i < 5; i++) {
             assert_int_equal(ds_draw_is_argmax(ds_sampler_how(s), i), temperature == 0 && i >= 3);
@@ -207,7 +207,7 @@ static void ties_go_to_the_lower_id(void **state)
     float p[6];
     ds_sampler *s;
     ds_sampler_scratch *tmp;
-    ds_sample_opts o = DS_SAMPLE_DEFAULT;
+    ds_sampling o = DS_SAMPLING_DEFAULT;
     o.top_k = 2;
     assert_int_equal(ds_argmax(l, 6), 1);
     assert_ok(ds_sampler_scratch_create(&tmp, 6, &err));
@@ -231,7 +231,7 @@ static void ties_go_to_the_lower_id(void **state)
 static void ranges_are_refused(void **state)
 {
     (void)state;
-    ds_sample_opts ok = DS_SAMPLE_DEFAULT, o;
+    ds_sampling ok = DS_SAMPLING_DEFAULT, o;
     assert_ok(ds_sample_check(&ok, &err));
 #define BAD(field, value, word) \
     o = ok;                     \

@@ -617,7 +617,7 @@ static void count_wake(void *ctx)
 static ds_gen_request request_of(uint32_t i, int32_t prompt[300])
 {
     ds_gen_request q = {
-        .prompt = prompt, .n_prompt = 1 + i * 37 % 300, .max_tokens = 1 + i % 23, .sampling = DS_GEN_SAMPLING_DEFAULT, .cookie = i
+        .prompt = prompt, .n_prompt = 1 + i * 37 % 300, .max_tokens = 1 + i % 23, .sampling = DS_SAMPLING_DEFAULT, .cookie = i
     };
 
     for (uint32_t k = 0; k < q.n_prompt; k++)

@@ -166,7 +166,7 @@ static void completions(void **state)
     r = parse(DS_PROTO_COMPLETIONS, DS_ENC_V41, NULL, "{'model':'m','prompt':[[5,6],[7]],'logprobs':3,'max_tokens':9,'echo':true}");
     assert_int_equal(ds_request_info(r)->n_prompts, 2);
     assert_int_equal(ds_request_info(r)->start, DS_START_RAW);
-    assert_int_equal(ds_request_info(r)->sampling.top_logprobs, 3);
+    assert_int_equal(ds_request_info(r)->top_logprobs, 3);
     assert_true(ds_request_info(r)->echo_prompt);
     ds_request_prompt_ids(r, 1, &ids, &n);
     assert_int_equal(n, 1);

@@ -411,14 +411,13 @@ static void chat_info(void **state)
     assert_true(isnan(i->sampling.presence_penalty));
     assert_int_equal(i->sampling.top_k, 7);
     assert_int_equal(i->sampling.seed, -4);
-    assert_true(i->sampling.has_seed && i->sampling.logprobs && i->stream && i->include_usage && i->thinking && i->json_mode &&
-                i->parse_tools);
-    assert_int_equal(i->sampling.n, 3);
-    assert_int_equal(i->sampling.top_logprobs, 4);
+    assert_true(i->sampling.seeded && i->logprobs && i->stream && i->include_usage && i->thinking && i->json_mode && i->parse_tools);
+    assert_int_equal(i->n, 3);
+    assert_int_equal(i->top_logprobs, 4);
     assert_int_equal(i->max_tokens, 6);
     assert_int_equal(i->n_stop, 2);
     assert_string_equal(i->stop[1].p, "b");
-    assert_int_equal(i->sampling.logit_bias[0].token, 12);
+    assert_int_equal(i->logit_bias[0].id, 12);
     assert_string_equal(i->user.p, "bob");
     assert_false(i->parallel_tool_calls);
     assert_false(i->store);
