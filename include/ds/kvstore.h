@@ -51,11 +51,16 @@ typedef struct {
  * with zeros in it, whose keys are good in one process only. DS_E_FORMAT, DS_E_IO, DS_E_NOMEM. DS_E_AGAIN: another
  * process has the store open. */
 ds_rc ds_kvstore_open(ds_kvstore **out, const ds_kvstore_opts *o, ds_err *err);
+/* Connects to a store that another process serves ("unix:PATH"); user NULL: to look after it. When the connection is
+ * lost, what is under way ends (DS_KVSTORE_LOST, DS_KVSTORE_FAILED), nothing matches, and twice a second it is tried
+ * again. DS_E_ARG: the address; the store refused, its words in the message. DS_E_IO: nobody listens. */
+ds_rc ds_kvstore_connect(ds_kvstore **out, const char *address, const ds_kvstore_user *user, ds_err *err);
 /* Waits for saves that were accepted, cancels fetches. No callback comes after it. NULL is fine. */
 void ds_kvstore_close(ds_kvstore *s);
 
-/* How many leading blocks of a chain are there: keys[0] is that of its first block. O(log n), no I/O. */
-uint32_t ds_kvstore_match(ds_kvstore *s, const ds_key *keys, uint32_t n);
+/* How many leading blocks of a chain are there, with `exact` only of those that rest on no replay: keys[0] is that of
+ * its first block. O(log n), no I/O. */
+uint32_t ds_kvstore_match(ds_kvstore *s, const ds_key *keys, uint32_t n, bool exact);
 
 /* Why a block wasn't given. */
 typedef enum {
@@ -67,6 +72,7 @@ typedef enum {
     DS_KVSTORE_CORRUPT, /* too few of its parts are what they should be */
     DS_KVSTORE_LATE,    /* the deadline passed */
     DS_KVSTORE_CANCELED,
+    DS_KVSTORE_BUSY, /* a bound of the store's process is reached */
     DS_KVSTORE_LOST, /* the store's process is gone */
     DS_KVSTORE_CAUSES,
 } ds_kvstore_cause;
@@ -77,6 +83,7 @@ typedef struct {
     uint32_t exact;         /* of these, leading ones that rest on no replay */
     ds_kvstore_cause cause; /* of block n, DS_KVSTORE_HIT when all came */
     uint64_t ns;            /* from the call to the end */
+    const uint32_t *crc;    /* [n] CRC32C of each; valid during the call */
 } ds_kvstore_fetched;
 
 typedef struct {
@@ -128,19 +135,23 @@ typedef struct {
     uint64_t matches, matched, asked;             /* calls; blocks found; blocks asked for */
     uint64_t saved, known, orphans, full, failed; /* blocks: written, there already, refused by result */
     uint64_t expired, evicted, moved, forgotten;  /* blocks that were dropped or copied by collection */
-    uint64_t hedged, decoded, bad_shards,
-        repairs; /* fetched blocks that waited for a slow device, that were put together from parity; parts that weren't right; segments rewritten for that */
-    uint64_t pins;                         /* fetches and saves under way */
+    uint64_t hedged, decoded;                     /* fetched blocks that waited for a slow device; that were put together from parity */
+    uint64_t bad_shards;                          /* parts of blocks that weren't what they should be */
+    uint64_t repairs;                             /* segments that were rewritten for that */
+    uint64_t pins;                                /* fetches and saves under way */
     uint64_t lookup_ns, queue_ns, read_ns; /* sums over fetched blocks: look-up; waiting for a thread; devices, decoding and checking */
 } ds_kvstore_stats;
-void ds_kvstore_stat(ds_kvstore *s, ds_kvstore_stats *out);
+/* A store in this process can always be asked; another one may be gone: DS_E_IO, DS_E_FORMAT, and zeros. */
+ds_rc ds_kvstore_stat(ds_kvstore *s, ds_kvstore_stats *out, ds_err *err);
 
 typedef struct {
     uint64_t checked, bad, repaired; /* blocks: looked at; that can't be given any more; whose parts were written anew */
 } ds_kvstore_check;
-/* Reads every block, all parts of it. What can't be given any more is forgotten, and with `repair` what has wrong or
- * missing parts is written anew. DS_E_CANCELED: *stop became true; DS_E_IO. */
-ds_rc ds_kvstore_verify(ds_kvstore *s, bool repair, const volatile bool *stop, ds_kvstore_check *out, ds_err *err);
+enum { DS_KVSTORE_REPAIR = 1, DS_KVSTORE_SLOWLY = 2, DS_KVSTORE_USE = 4 };
+/* Reads every block, all parts of it, with DS_KVSTORE_SLOWLY in `how` at 64 MiB/s, and with DS_KVSTORE_USE as a use.
+ * What can't be given any more is forgotten; with DS_KVSTORE_REPAIR what has wrong or missing parts is written anew.
+ * DS_E_CANCELED: *stop became true (NULL: it never does); DS_E_IO. */
+ds_rc ds_kvstore_verify(ds_kvstore *s, unsigned how, const volatile bool *stop, ds_kvstore_check *out, ds_err *err);
 
 /* Drops all that was saved with this tenant's name, from the devices too: it is gone when this returns DS_OK. *n:
  * blocks. DS_E_AGAIN: no room to copy what shares segments with it. */
@@ -154,7 +165,8 @@ typedef struct {
     bool exact;
     int64_t used_s; /* Unix time of its last use */
 } ds_kvstore_item;
-/* Calls fn for every block, in no order; it may be called for what goes or comes meanwhile. fn false: stop. */
-void ds_kvstore_list(ds_kvstore *s, bool (*fn)(void *ctx, const ds_kvstore_item *item), void *ctx);
+/* Calls fn for every block, in no order; it may be called for what goes or comes meanwhile. fn false: stop. Errors as
+ * of stat. */
+ds_rc ds_kvstore_list(ds_kvstore *s, bool (*fn)(void *ctx, const ds_kvstore_item *item), void *ctx, ds_err *err);
 
 #endif

@@ -24,11 +24,13 @@ ds_cmd_fn ds_cmd_bench;
 ds_cmd_fn ds_cmd_bench_http;  /* bench http: load on a running server */
 ds_cmd_fn ds_cmd_bench_serve; /* `bench serve`, called by ds_cmd_bench */
 ds_cmd_fn ds_cmd_chat;
+ds_cmd_fn ds_cmd_ctl;
 ds_cmd_fn ds_cmd_draft;
 ds_cmd_fn ds_cmd_generate;
 ds_cmd_fn ds_cmd_grammar;
 ds_cmd_fn ds_cmd_inspect;
 ds_cmd_fn ds_cmd_keys;
+ds_cmd_fn ds_cmd_kvd;
 ds_cmd_fn ds_cmd_logits;
 ds_cmd_fn ds_cmd_parse;
 ds_cmd_fn ds_cmd_render;

@@ -6,9 +6,11 @@
 const ds_cmd ds_commands[] = {
     { "bench", ds_cmd_bench, "the kernels next to what the machine can do" },
     { "chat", ds_cmd_chat, "talk with a model in the terminal" },
+    { "ctl", ds_cmd_ctl, "look after a KV store" },
     { "generate", ds_cmd_generate, "prompts to text, one or many" },
     { "grammar", ds_cmd_grammar, "a constraint at the shell: match, mask, compile, sample" },
     { "inspect", ds_cmd_inspect, "shape, layers, bytes and memory plan of a model" },
+    { "kvd", ds_cmd_kvd, "the KV store, for the engines of this machine" },
     { "logits", ds_cmd_logits, "token ids to logits" },
     { "draft", ds_cmd_draft, "what the draft blocks propose after a prompt" },
     { "parse", ds_cmd_parse, "model output to an API response or its stream events" },

@@ -11,7 +11,7 @@
 
 /* ---- the queue; all with mu held ---- */
 
-static void enqueue(ds_store *st, ds_store_fetch *f)
+static void enqueue(ds_kvs *st, ds_kvs_fetch *f)
 {
     f->later = NULL;
     f->queued = true;
@@ -22,13 +22,13 @@ static void enqueue(ds_store *st, ds_store_fetch *f)
     st->last = f;
 }
 
-static void dequeue(ds_store *st, ds_store_fetch *f)
+static void dequeue(ds_kvs *st, ds_kvs_fetch *f)
 {
-    ds_store_fetch *before = NULL;
+    ds_kvs_fetch *before = NULL;
 
     if (!f->queued)
         return;
-    for (ds_store_fetch *q = st->first; q != f; q = q->later)
+    for (ds_kvs_fetch *q = st->first; q != f; q = q->later)
         before = q;
     if (before)
         before->later = f->later;
@@ -40,7 +40,7 @@ static void dequeue(ds_store *st, ds_store_fetch *f)
 }
 
 /* Block i isn't given: those behind it aren't needed. */
-static void miss(ds_store *st, ds_store_fetch *f, uint32_t i, ds_kvstore_cause cause)
+static void miss(ds_kvs *st, ds_kvs_fetch *f, uint32_t i, ds_kvstore_cause cause)
 {
     if (i < f->bad) {
         f->bad = i;
@@ -50,23 +50,26 @@ static void miss(ds_store *st, ds_store_fetch *f, uint32_t i, ds_kvstore_cause c
         dequeue(st, f);
 }
 
-static bool ended(const ds_store_fetch *f)
+static bool ended(const ds_kvs_fetch *f)
 {
     return f->running == 0 && (f->next >= f->n || f->next >= f->bad || !f->queued);
 }
 
 /* Gives the slot back and tells. Returns without mu. */
-static void finish(ds_store *st, ds_store_fetch *f)
+static void finish(ds_kvs *st, ds_kvs_fetch *f)
 {
     ds_kvstore_fetched r = { .n = f->bad, .cause = f->bad < f->n ? f->cause : DS_KVSTORE_HIT, .ns = ds_now_ns() - f->begun_ns };
     void (*done)(void *, const ds_kvstore_fetched *) = f->done;
     void *ctx = f->ctx, *memory = f->memory;
 
+    r.crc = f->crc;
+    for (uint32_t i = 0; i < r.n; i++)
+        f->crc[i] = f->hits[i].place.crc;
     while (r.exact < r.n && !(f->hits[r.exact].what & DS_INDEX_APPROX))
         r.exact++;
-    DS_STORE_COUNT(st, hits, r.n);
+    DS_KVS_COUNT(st, hits, r.n);
     if (r.n < f->n)
-        DS_STORE_COUNT(st, misses[r.cause], f->n - r.n);
+        DS_KVS_COUNT(st, misses[r.cause], f->n - r.n);
     st->n_pins--;
     pthread_mutex_unlock(&st->mu);
     done(ctx, &r);
@@ -81,10 +84,10 @@ static void finish(ds_store *st, ds_store_fetch *f)
 
 /* ---- the caller ---- */
 
-static bool allocate(ds_store_fetch *f, const ds_kvstore_fetch_req *r)
+static bool allocate(ds_kvs_fetch *f, const ds_kvstore_fetch_req *r)
 {
     size_t n = r->n;
-    char *p = malloc(n * (sizeof *f->hits + sizeof *f->blocks + sizeof *f->keys));
+    char *p = malloc(n * (sizeof *f->hits + sizeof *f->blocks + sizeof *f->keys + sizeof *f->crc));
 
     if (!p)
         return false;
@@ -92,12 +95,13 @@ static bool allocate(ds_store_fetch *f, const ds_kvstore_fetch_req *r)
     f->hits = (ds_index_hit *)(void *)p;
     f->blocks = (uint8_t **)(void *)(p + n * sizeof *f->hits);
     f->keys = (ds_key *)(void *)(p + n * (sizeof *f->hits + sizeof *f->blocks));
+    f->crc = (uint32_t *)(void *)(f->keys + n);
     memcpy(f->blocks, r->blocks, n * sizeof *f->blocks);
     memcpy(f->keys, r->keys, n * sizeof *f->keys);
     return true;
 }
 
-static void look_up(ds_store *st, ds_store_fetch *f, uint32_t layout)
+static void look_up(ds_kvs *st, ds_kvs_fetch *f, uint32_t layout)
 {
     uint64_t t = ds_now_ns();
     uint32_t i = 0;
@@ -108,17 +112,17 @@ static void look_up(ds_store *st, ds_store_fetch *f, uint32_t layout)
     f->bad = i;
     if (i < f->n)
         f->cause = f->hits[i].record == DS_INDEX_NONE ? DS_KVSTORE_ABSENT : DS_KVSTORE_LAYOUT;
-    DS_STORE_COUNT(st, lookup_ns, ds_now_ns() - t);
+    DS_KVS_COUNT(st, lookup_ns, ds_now_ns() - t);
 }
 
-static uint64_t ticket_of(const ds_store *st, const ds_store_fetch *f)
+static uint64_t ticket_of(const ds_kvs *st, const ds_kvs_fetch *f)
 {
     return (uint64_t)f->gen << 32 | (uint32_t)(f - st->fetch);
 }
 
-ds_rc ds_store_fetch_begin(ds_store *st, uint32_t layout, const ds_kvstore_fetch_req *r, uint64_t *ticket, ds_err *err)
+ds_rc ds_kvs_fetch_begin(ds_kvs *st, uint32_t layout, const ds_kvstore_fetch_req *r, uint64_t *ticket, ds_err *err)
 {
-    ds_store_fetch *f = NULL;
+    ds_kvs_fetch *f = NULL;
     uint64_t now = ds_now_ns();
 
     pthread_mutex_lock(&st->mu);
@@ -169,10 +173,10 @@ ds_rc ds_store_fetch_begin(ds_store *st, uint32_t layout, const ds_kvstore_fetch
     return DS_OK;
 }
 
-bool ds_store_cancel(ds_store *st, uint64_t ticket)
+bool ds_kvs_cancel(ds_kvs *st, uint64_t ticket)
 {
     uint32_t i = (uint32_t)ticket;
-    ds_store_fetch *f;
+    ds_kvs_fetch *f;
 
     if (i >= st->max_fetches)
         return false;
@@ -192,7 +196,7 @@ bool ds_store_cancel(ds_store *st, uint64_t ticket)
     return true;
 }
 
-void ds_store_cancel_all(ds_store *st)
+void ds_kvs_cancel_all(ds_kvs *st)
 {
     pthread_mutex_lock(&st->mu);
     st->stopping = true;
@@ -201,7 +205,7 @@ void ds_store_cancel_all(ds_store *st)
         bool used = st->fetch[i].used;
         pthread_mutex_unlock(&st->mu);
         if (used)
-            ds_store_cancel(st, ticket);
+            ds_kvs_cancel(st, ticket);
         pthread_mutex_lock(&st->mu);
     }
     while (st->n_fetches)
@@ -212,7 +216,7 @@ void ds_store_cancel_all(ds_store *st)
 /* ---- the threads ---- */
 
 /* Moves the estimate of the 95th percentile: up by 19 parts when one took longer, down by one when not. */
-static void note_time(ds_store *st, uint64_t ns)
+static void note_time(ds_kvs *st, uint64_t ns)
 {
     uint64_t q = atomic_load_explicit(&st->slow_ns, memory_order_relaxed);
 
@@ -238,10 +242,10 @@ static ds_kvstore_cause cause_of(ds_read_result r, bool stopped)
     }
 }
 
-static void note_suspect(ds_store *st, uint64_t segment)
+static void note_suspect(ds_kvs *st, uint64_t segment)
 {
     pthread_mutex_lock(&st->mu);
-    bool known = st->n_suspects == DS_STORE_SUSPECTS; /* more than that are found again by the next scrub */
+    bool known = st->n_suspects == DS_KVS_SUSPECTS; /* more than that are found again by the next scrub */
     for (uint32_t i = 0; i < st->n_suspects && !known; i++)
         known = st->suspect[i] == segment;
     if (!known)
@@ -250,7 +254,7 @@ static void note_suspect(ds_store *st, uint64_t segment)
 }
 
 /* Reads block i into its buffer. A block that was collected meanwhile may stand elsewhere by now. */
-static ds_kvstore_cause read_block(ds_store *st, ds_volume_reader *r, ds_store_fetch *f, uint32_t i)
+static ds_kvstore_cause read_block(ds_kvs *st, ds_volume_reader *r, ds_kvs_fetch *f, uint32_t i)
 {
     uint64_t t = ds_now_ns();
     ds_read_opts o = { .deadline_ns = f->deadline_ns,
@@ -260,7 +264,7 @@ static ds_kvstore_cause read_block(ds_store *st, ds_volume_reader *r, ds_store_f
     ds_read_info info;
     ds_read_result got;
 
-    DS_STORE_COUNT(st, queue_ns, t - f->begun_ns);
+    DS_KVS_COUNT(st, queue_ns, t - f->begun_ns);
     got = ds_volume_read(r, &h->place, &f->keys[i], f->blocks[i], f->block_bytes, &o, &info);
     for (int again = 0; got == DS_READ_GONE && again < 8; again++) {
         uint32_t layout = h->what >> DS_INDEX_LAYOUT_SHIFT & 255;
@@ -270,25 +274,25 @@ static ds_kvstore_cause read_block(ds_store *st, ds_volume_reader *r, ds_store_f
     }
     if (info.bad && !st->read_only)
         note_suspect(st, h->place.segment);
-    DS_STORE_COUNT(st, bad_shards, info.bad);
-    DS_STORE_COUNT(st, decoded, info.decoded);
-    DS_STORE_COUNT(st, hedged, info.hedged);
-    DS_STORE_COUNT(st, read_ns, ds_now_ns() - t);
+    DS_KVS_COUNT(st, bad_shards, info.bad);
+    DS_KVS_COUNT(st, decoded, info.decoded);
+    DS_KVS_COUNT(st, hedged, info.hedged);
+    DS_KVS_COUNT(st, read_ns, ds_now_ns() - t);
     if (got == DS_READ_OK) {
         note_time(st, ds_now_ns() - t);
-        ds_index_touch(st->ix, h->record, ds_store_use_us(st));
+        ds_index_touch(st->ix, h->record, ds_kvs_use_us(st));
     }
     return cause_of(got, atomic_load_explicit(&f->stop, memory_order_relaxed));
 }
 
-void *ds_store_reader(void *arg)
+void *ds_kvs_reader(void *arg)
 {
-    ds_store_reader_arg *a = arg;
-    ds_store *st = a->st;
+    ds_kvs_reader_arg *a = arg;
+    ds_kvs *st = a->st;
 
     pthread_mutex_lock(&st->mu);
     for (;;) {
-        ds_store_fetch *f = st->first;
+        ds_kvs_fetch *f = st->first;
         ds_kvstore_cause cause;
         uint32_t i;
         if (!f) {
@@ -319,15 +323,15 @@ void *ds_store_reader(void *arg)
 }
 
 /* Ends what waits for a thread beyond its deadline; what is being read ends by itself. */
-void *ds_store_clock(void *arg)
+void *ds_kvs_clock(void *arg)
 {
-    ds_store *st = arg;
+    ds_kvs *st = arg;
 
     pthread_mutex_lock(&st->mu);
     while (!(st->stopping && st->n_fetches == 0)) {
         uint64_t now = ds_now_ns(), next = UINT64_MAX;
-        ds_store_fetch *late = NULL;
-        for (ds_store_fetch *f = st->first; f && !late; f = f->later) {
+        ds_kvs_fetch *late = NULL;
+        for (ds_kvs_fetch *f = st->first; f && !late; f = f->later) {
             if (f->deadline_ns <= now)
                 late = f;
             else if (f->deadline_ns < next)

@@ -294,13 +294,14 @@ uint32_t ds_index_find_many(const ds_index *x, const ds_key *keys, uint32_t n, d
     return found;
 }
 
-uint32_t ds_index_match(const ds_index *x, const ds_key *keys, uint32_t n)
+uint32_t ds_index_match(const ds_index *x, const ds_key *keys, uint32_t n, bool exact)
 {
     uint32_t there = 0, out = n; /* keys[0 .. there) are there; keys[out ..) aren't */
 
     while (there < out) {
         uint32_t mid = there + (out - there) / 2;
-        if (ds_index_find(x, &keys[mid], NULL))
+        ds_index_hit hit;
+        if (ds_index_find(x, &keys[mid], &hit) && !(exact && (hit.what & DS_INDEX_APPROX)))
             there = mid + 1;
         else
             out = mid;

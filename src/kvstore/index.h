@@ -44,8 +44,9 @@ bool ds_index_find(const ds_index *ix, const ds_key *key, ds_index_hit *hit);
 /* The same for n keys, faster than one after the other: waits for memory overlap. Number found; missing ones have
  * record DS_INDEX_NONE. */
 uint32_t ds_index_find_many(const ds_index *ix, const ds_key *keys, uint32_t n, ds_index_hit *hits);
-/* How many leading ones of n keys of a chain are there. O(log n). */
-uint32_t ds_index_match(const ds_index *ix, const ds_key *keys, uint32_t n);
+/* How many leading ones of n keys of a chain are there; with `exact`, those that rest on a replay don't count, nor
+ * what stands behind them. O(log n). */
+uint32_t ds_index_match(const ds_index *ix, const ds_key *keys, uint32_t n, bool exact);
 
 /* ---- the owner ---- */
 

@@ -5,7 +5,8 @@
 
 const char *ds_kvstore_cause_name(ds_kvstore_cause c)
 {
-    static const char *const name[DS_KVSTORE_CAUSES] = { "hit", "absent", "layout", "gone", "io", "corrupt", "late", "canceled", "lost" };
+    static const char *const name[DS_KVSTORE_CAUSES] = { "hit",     "absent", "layout",   "gone", "io",
+                                                         "corrupt", "late",   "canceled", "busy", "lost" };
 
     return (unsigned)c < DS_KVSTORE_CAUSES ? name[c] : "unknown";
 }
@@ -16,9 +17,9 @@ void ds_kvstore_close(ds_kvstore *s)
         s->ops->close(s);
 }
 
-uint32_t ds_kvstore_match(ds_kvstore *s, const ds_key *keys, uint32_t n)
+uint32_t ds_kvstore_match(ds_kvstore *s, const ds_key *keys, uint32_t n, bool exact)
 {
-    return s->has_user && n ? s->ops->match(s, keys, n) : 0;
+    return s->has_user && n ? s->ops->match(s, keys, n, exact) : 0;
 }
 
 ds_rc ds_kvstore_fetch(ds_kvstore *s, const ds_kvstore_fetch_req *r, uint64_t *ticket, ds_err *err)
@@ -51,15 +52,16 @@ void ds_kvstore_touch(ds_kvstore *s, const ds_key *keys, uint32_t n)
         s->ops->touch(s, keys, n);
 }
 
-void ds_kvstore_stat(ds_kvstore *s, ds_kvstore_stats *out)
+ds_rc ds_kvstore_stat(ds_kvstore *s, ds_kvstore_stats *out, ds_err *err)
 {
-    s->ops->stat(s, out);
+    *out = (ds_kvstore_stats){ 0 };
+    return s->ops->stat(s, out, err);
 }
 
-ds_rc ds_kvstore_verify(ds_kvstore *s, bool repair, const volatile bool *stop, ds_kvstore_check *out, ds_err *err)
+ds_rc ds_kvstore_verify(ds_kvstore *s, unsigned how, const volatile bool *stop, ds_kvstore_check *out, ds_err *err)
 {
     *out = (ds_kvstore_check){ 0 };
-    return s->ops->verify(s, repair, stop, out, err);
+    return s->ops->verify(s, how, stop, out, err);
 }
 
 ds_rc ds_kvstore_forget(ds_kvstore *s, const char *tenant, uint64_t *n, ds_err *err)
@@ -68,7 +70,7 @@ ds_rc ds_kvstore_forget(ds_kvstore *s, const char *tenant, uint64_t *n, ds_err *
     return s->ops->forget(s, tenant, n, err);
 }
 
-void ds_kvstore_list(ds_kvstore *s, bool (*fn)(void *ctx, const ds_kvstore_item *item), void *ctx)
+ds_rc ds_kvstore_list(ds_kvstore *s, bool (*fn)(void *ctx, const ds_kvstore_item *item), void *ctx, ds_err *err)
 {
-    s->ops->list(s, fn, ctx);
+    return s->ops->list(s, fn, ctx, err);
 }

@@ -6,15 +6,15 @@
 
 typedef struct {
     void (*close)(ds_kvstore *s);
-    uint32_t (*match)(ds_kvstore *s, const ds_key *keys, uint32_t n);
+    uint32_t (*match)(ds_kvstore *s, const ds_key *keys, uint32_t n, bool exact);
     ds_rc (*fetch)(ds_kvstore *s, const ds_kvstore_fetch_req *r, uint64_t *ticket, ds_err *err);
     bool (*cancel)(ds_kvstore *s, uint64_t ticket);
     ds_rc (*save)(ds_kvstore *s, const ds_kvstore_save_req *r, ds_err *err);
     void (*touch)(ds_kvstore *s, const ds_key *keys, uint32_t n);
-    void (*stat)(ds_kvstore *s, ds_kvstore_stats *out);
-    ds_rc (*verify)(ds_kvstore *s, bool repair, const volatile bool *stop, ds_kvstore_check *out, ds_err *err);
+    ds_rc (*stat)(ds_kvstore *s, ds_kvstore_stats *out, ds_err *err);
+    ds_rc (*verify)(ds_kvstore *s, unsigned how, const volatile bool *stop, ds_kvstore_check *out, ds_err *err);
     ds_rc (*forget)(ds_kvstore *s, const char *tenant, uint64_t *n, ds_err *err);
-    void (*list)(ds_kvstore *s, bool (*fn)(void *ctx, const ds_kvstore_item *item), void *ctx);
+    ds_rc (*list)(ds_kvstore *s, bool (*fn)(void *ctx, const ds_kvstore_item *item), void *ctx, ds_err *err);
 } ds_kvstore_ops;
 
 struct ds_kvstore {

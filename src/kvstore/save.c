@@ -9,7 +9,7 @@
 
 /* ---- the caller ---- */
 
-uint32_t ds_store_extent_blocks(const ds_store *st, uint32_t block_bytes)
+uint32_t ds_kvs_extent_blocks(const ds_kvs *st, uint32_t block_bytes)
 {
     uint32_t n = DS_SEG_EXTENT_BLOCKS;
 
@@ -18,10 +18,10 @@ uint32_t ds_store_extent_blocks(const ds_store *st, uint32_t block_bytes)
     return n;
 }
 
-ds_rc ds_store_save_begin(ds_store *st, uint32_t layout, const ds_kvstore_save_req *r, ds_err *err)
+ds_rc ds_kvs_save_begin(ds_kvs *st, uint32_t layout, const ds_kvstore_save_req *r, ds_err *err)
 {
     size_t n = r->n;
-    ds_store_save *s;
+    ds_kvs_save *s;
     char *p;
 
     if (st->read_only)
@@ -29,16 +29,16 @@ ds_rc ds_store_save_begin(ds_store *st, uint32_t layout, const ds_kvstore_save_r
     p = malloc(sizeof *s + n * (sizeof *s->place + sizeof *s->blocks + sizeof *s->keys + sizeof *s->crc));
     if (!p)
         return ds_fail(err, DS_E_NOMEM, "save of %u blocks: out of memory", r->n);
-    s = (ds_store_save *)(void *)p;
-    *s = (ds_store_save){ .n = r->n,
-                          .exact = r->exact,
-                          .depth = r->depth,
-                          .klass = (uint32_t)r->klass,
-                          .layout = layout,
-                          .tenant = ds_store_tenant(r->tenant),
-                          .parent = r->parent,
-                          .done = r->done,
-                          .ctx = r->ctx };
+    s = (ds_kvs_save *)(void *)p;
+    *s = (ds_kvs_save){ .n = r->n,
+                        .exact = r->exact,
+                        .depth = r->depth,
+                        .klass = (uint32_t)r->klass,
+                        .layout = layout,
+                        .tenant = ds_kvs_tenant(r->tenant),
+                        .parent = r->parent,
+                        .done = r->done,
+                        .ctx = r->ctx };
     p += sizeof *s;
     s->place = (ds_volume_place *)(void *)p;
     p += n * sizeof *s->place;
@@ -66,27 +66,27 @@ ds_rc ds_store_save_begin(ds_store *st, uint32_t layout, const ds_kvstore_save_r
 /* ---- the writer ---- */
 
 typedef struct {
-    ds_store *st;
-    ds_store_save *first, **end; /* appended, not durable yet */
+    ds_kvs *st;
+    ds_kvs_save *first, **end; /* appended, not durable yet */
 } batch;
 
-static void acknowledge(ds_store *st, ds_store_save *s, ds_kvstore_saved r)
+static void acknowledge(ds_kvs *st, ds_kvs_save *s, ds_kvstore_saved r)
 {
     uint32_t new_blocks = s->n - s->from;
 
     switch (r) {
     case DS_KVSTORE_SAVED:
-        DS_STORE_COUNT(st, saved, new_blocks);
-        DS_STORE_COUNT(st, known, s->from);
+        DS_KVS_COUNT(st, saved, new_blocks);
+        DS_KVS_COUNT(st, known, s->from);
         break;
     case DS_KVSTORE_ORPHAN:
-        DS_STORE_COUNT(st, orphans, new_blocks);
+        DS_KVS_COUNT(st, orphans, new_blocks);
         break;
     case DS_KVSTORE_FULL:
-        DS_STORE_COUNT(st, full, new_blocks);
+        DS_KVS_COUNT(st, full, new_blocks);
         break;
     case DS_KVSTORE_FAILED:
-        DS_STORE_COUNT(st, failed, new_blocks);
+        DS_KVS_COUNT(st, failed, new_blocks);
         break;
     }
     pthread_mutex_lock(&st->mu);
@@ -97,15 +97,15 @@ static void acknowledge(ds_store *st, ds_store_save *s, ds_kvstore_saved r)
 }
 
 /* The key in front of the block that is to be written first. False: there is none, it begins a chain. */
-static bool front_key(const ds_store_save *s, ds_key *k)
+static bool front_key(const ds_kvs_save *s, ds_key *k)
 {
     *k = s->from ? s->keys[s->from - 1] : s->parent;
     return s->depth + s->from > 0;
 }
 
-static ds_kvstore_saved enter(ds_store *st, ds_store_save *s)
+static ds_kvstore_saved enter(ds_kvs *st, ds_kvs_save *s)
 {
-    uint64_t used = ds_store_use_us(st);
+    uint64_t used = ds_kvs_use_us(st);
     uint32_t parent = DS_INDEX_NONE;
     ds_index_hit hit;
     ds_key front;
@@ -147,7 +147,7 @@ static void flush(batch *b)
 {
     bool ok = !b->first || ds_volume_commit(b->st->v, NULL) == DS_OK;
 
-    for (ds_store_save *s = b->first, *later; s; s = later) {
+    for (ds_kvs_save *s = b->first, *later; s; s = later) {
         later = s->later;
         acknowledge(b->st, s, ok ? enter(b->st, s) : DS_KVSTORE_FAILED);
     }
@@ -158,14 +158,14 @@ static void flush(batch *b)
 /* Whether a key is of something that was appended in this batch. */
 static bool under_way(const batch *b, const ds_key *k)
 {
-    for (const ds_store_save *s = b->first; s; s = s->later)
+    for (const ds_kvs_save *s = b->first; s; s = s->later)
         for (uint32_t i = s->n; i-- > s->from;)
             if (ds_key_equal(&s->keys[i], k))
                 return true;
     return false;
 }
 
-static uint32_t known_blocks(const ds_store *st, const ds_store_save *s)
+static uint32_t known_blocks(const ds_kvs *st, const ds_kvs_save *s)
 {
     uint32_t i = 0;
     ds_index_hit hit;
@@ -175,11 +175,11 @@ static uint32_t known_blocks(const ds_store *st, const ds_store_save *s)
     return i;
 }
 
-static ds_rc append(ds_store *st, ds_store_save *s, uint32_t i, uint32_t n)
+static ds_rc append(ds_kvs *st, ds_kvs_save *s, uint32_t i, uint32_t n)
 {
-    const ds_store_layout *l = &st->layout[s->layout];
+    const ds_kvs_layout *l = &st->layout[s->layout];
     ds_volume_extent x = { .klass = s->klass,
-                           .expires_s = ds_store_wall_s(st) + st->ttl_s[s->klass],
+                           .expires_s = ds_kvs_wall_s(st) + st->ttl_s[s->klass],
                            .block_bytes = l->block_bytes,
                            .parent = i ? s->keys[i - 1] : s->parent,
                            .depth = s->depth + i,
@@ -195,29 +195,29 @@ static ds_rc append(ds_store *st, ds_store_save *s, uint32_t i, uint32_t n)
     return ds_volume_append(st->v, &x, &s->place[s->n_extents], NULL);
 }
 
-static uint64_t bytes_of(const ds_store *st, const ds_store_save *s)
+static uint64_t bytes_of(const ds_kvs *st, const ds_kvs_save *s)
 {
-    uint32_t block_bytes = st->layout[s->layout].block_bytes, most = ds_store_extent_blocks(st, block_bytes), left = s->n - s->from;
+    uint32_t block_bytes = st->layout[s->layout].block_bytes, most = ds_kvs_extent_blocks(st, block_bytes), left = s->n - s->from;
 
     return (left / most) * ds_volume_extent_bytes(st->v, most, block_bytes) +
            (left % most ? ds_volume_extent_bytes(st->v, left % most, block_bytes) : 0);
 }
 
 /* Appends a save to the batch, or ends it. */
-static void save_one(batch *b, ds_store_save *s)
+static void save_one(batch *b, ds_kvs_save *s)
 {
-    ds_store *st = b->st;
-    uint32_t most = ds_store_extent_blocks(st, st->layout[s->layout].block_bytes);
+    ds_kvs *st = b->st;
+    uint32_t most = ds_kvs_extent_blocks(st, st->layout[s->layout].block_bytes);
     ds_rc rc = DS_OK;
     ds_index_hit hit;
     ds_key front;
 
     s->from = known_blocks(st, s);
     if (front_key(s, &front) && ds_index_find(st->ix, &front, &hit))
-        ds_index_touch_chain(st->ix, hit.record, ds_store_use_us(st));
-    if (s->from < s->n && !ds_store_fits(st, bytes_of(st, s), s->n)) {
+        ds_index_touch_chain(st->ix, hit.record, ds_kvs_use_us(st));
+    if (s->from < s->n && !ds_kvs_fits(st, bytes_of(st, s), s->n)) {
         flush(b); /* what is appended and not entered would count as rubbish */
-        if (!ds_store_room(st, bytes_of(st, s), s->n)) {
+        if (!ds_kvs_room(st, bytes_of(st, s), s->n)) {
             acknowledge(st, s, DS_KVSTORE_FULL);
             return;
         }
@@ -241,12 +241,12 @@ static void save_one(batch *b, ds_store_save *s)
     b->end = &s->later;
 }
 
-void ds_store_save_all(ds_store *st, ds_store_save *list)
+void ds_kvs_save_all(ds_kvs *st, ds_kvs_save *list)
 {
     batch b = { .st = st };
 
     b.end = &b.first;
-    for (ds_store_save *s = list, *later; s; s = later) {
+    for (ds_kvs_save *s = list, *later; s; s = later) {
         later = s->later;
         save_one(&b, s);
     }

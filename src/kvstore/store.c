@@ -15,30 +15,30 @@ enum { DEFAULT_INDEX = 4 << 20, MIN_INDEX = 4096 };
 #define DEFAULT_SEGMENT ((uint64_t)256 << 20)
 #define MIN_SEGMENT ((uint64_t)64 << 10)
 
-static ds_store *of(ds_kvstore *s)
+static ds_kvs *of(ds_kvstore *s)
 {
-    return (ds_store *)s;
+    return (ds_kvs *)s;
 }
 
-uint64_t ds_store_wall_s(ds_store *st)
+uint64_t ds_kvs_wall_s(ds_kvs *st)
 {
     int64_t now = ds_wall_s() + atomic_load_explicit(&st->skew_s, memory_order_relaxed);
 
     return now < 0 ? 0 : (uint64_t)now;
 }
 
-uint64_t ds_store_use_us(ds_store *st)
+uint64_t ds_kvs_use_us(ds_kvs *st)
 {
     uint64_t was = atomic_load_explicit(&st->last_use_us, memory_order_relaxed), now;
 
     do {
-        now = ds_store_wall_s(st) * 1000000;
+        now = ds_kvs_wall_s(st) * 1000000;
         now = now > was ? now : was + 1;
     } while (!atomic_compare_exchange_weak_explicit(&st->last_use_us, &was, now, memory_order_relaxed, memory_order_relaxed));
     return now;
 }
 
-uint32_t ds_store_tenant(const char *name)
+uint32_t ds_kvs_tenant(const char *name)
 {
     uint8_t h[32];
     uint32_t v;
@@ -50,20 +50,20 @@ uint32_t ds_store_tenant(const char *name)
     return v ? v : 1;
 }
 
-uint32_t ds_store_layout_of(ds_store *st, const uint8_t id[32], uint32_t block_bytes)
+uint32_t ds_kvs_layout_of(ds_kvs *st, const uint8_t id[32], uint32_t block_bytes)
 {
     uint32_t i = 0;
 
     pthread_mutex_lock(&st->mu);
     while (i < st->n_layouts && !(st->layout[i].block_bytes == block_bytes && memcmp(st->layout[i].id, id, 32) == 0))
         i++;
-    if (i == st->n_layouts && i < DS_STORE_LAYOUTS) {
+    if (i == st->n_layouts && i < DS_KVS_LAYOUTS) {
         memcpy(st->layout[i].id, id, 32);
         st->layout[i].block_bytes = block_bytes;
         st->n_layouts++;
     }
     pthread_mutex_unlock(&st->mu);
-    return i < DS_STORE_LAYOUTS ? i : UINT32_MAX;
+    return i < DS_KVS_LAYOUTS ? i : UINT32_MAX;
 }
 
 /* ---- what is there when it is opened ---- */
@@ -74,7 +74,7 @@ typedef struct {
 
 /* Blocks of one extent, until the next begins. */
 typedef struct {
-    ds_store *st;
+    ds_kvs *st;
     ds_index_extent x;
     ds_key keys[DS_SEG_EXTENT_BLOCKS], parent;
     uint32_t crc[DS_SEG_EXTENT_BLOCKS];
@@ -86,7 +86,7 @@ typedef struct {
 
 static void enter_extent(rebuild *b)
 {
-    ds_store *st = b->st;
+    ds_kvs *st = b->st;
     ds_index_hit hit;
     ds_index_info front;
 
@@ -129,7 +129,7 @@ static void found_block(void *ctx, const ds_seg_header *h, const ds_seg_item *it
     if (h->expires_s <= b->now) /* it counts no more; the first tidying removes it */
         return;
     if (x->n == 0) {
-        layout = ds_store_layout_of(b->st, h->layout, h->block_bytes);
+        layout = ds_kvs_layout_of(b->st, h->layout, h->block_bytes);
         if (layout == UINT32_MAX)
             return;
         *x = (ds_index_extent){ .segment = h->segment,
@@ -168,9 +168,9 @@ static void link_orphans(rebuild *b)
 
 /* ---- the writer ---- */
 
-void ds_store_run(ds_store *st, void (*run)(ds_store *st, void *arg), void *arg)
+void ds_kvs_run(ds_kvs *st, void (*run)(ds_kvs *st, void *arg), void *arg)
 {
-    ds_store_job j = { .run = run, .arg = arg };
+    ds_kvs_job j = { .run = run, .arg = arg };
 
     pthread_mutex_lock(&st->mu);
     *st->jobs_end = &j;
@@ -183,13 +183,13 @@ void ds_store_run(ds_store *st, void (*run)(ds_store *st, void *arg), void *arg)
 
 static void *write_all(void *arg)
 {
-    ds_store *st = arg;
+    ds_kvs *st = arg;
     uint64_t next = ds_now_ns();
 
     pthread_mutex_lock(&st->mu);
     for (;;) {
-        ds_store_save *saves = st->saves;
-        ds_store_job *j = st->jobs;
+        ds_kvs_save *saves = st->saves;
+        ds_kvs_job *j = st->jobs;
         struct timespec t = { .tv_sec = (time_t)(next / 1000000000), .tv_nsec = (long)(next % 1000000000) };
         bool due = ds_now_ns() >= next;
         if (!saves && !j && st->writer_stopping)
@@ -204,11 +204,11 @@ static void *write_all(void *arg)
             st->jobs_end = &st->jobs;
         pthread_mutex_unlock(&st->mu);
         if (saves)
-            ds_store_save_all(st, saves);
+            ds_kvs_save_all(st, saves);
         if (j)
             j->run(st, j->arg);
         if (due) {
-            ds_store_tidy(st);
+            ds_kvs_tidy(st);
             next = ds_now_ns() + TIDY_NS;
         }
         pthread_mutex_lock(&st->mu);
@@ -263,10 +263,10 @@ ds_rc ds_kvstore_check_user(const ds_kvstore_user *u, uint8_t id[32], uint32_t *
 
 static void close_store(ds_kvstore *s)
 {
-    ds_store *st = of(s);
+    ds_kvs *st = of(s);
 
     if (st->has_threads) {
-        ds_store_cancel_all(st);
+        ds_kvs_cancel_all(st);
         pthread_mutex_lock(&st->mu);
         st->writer_stopping = true;
         pthread_cond_broadcast(&st->work);
@@ -293,7 +293,7 @@ static void close_store(ds_kvstore *s)
     free(st);
 }
 
-static void init_locks(ds_store *st)
+static void init_locks(ds_kvs *st)
 {
     pthread_condattr_t a;
 
@@ -312,7 +312,7 @@ static void init_locks(ds_store *st)
 }
 
 /* Threads that were started are ended by close, which waits for n_readers of them. */
-static ds_rc start_threads(ds_store *st, uint32_t readers, ds_err *err)
+static ds_rc start_threads(ds_kvs *st, uint32_t readers, ds_err *err)
 {
     ds_rc rc = ds_volume_reader_create(&st->own, st->v, err);
 
@@ -320,7 +320,7 @@ static ds_rc start_threads(ds_store *st, uint32_t readers, ds_err *err)
         return rc;
     if (pthread_create(&st->writer, NULL, write_all, st) != 0)
         return ds_fail(err, DS_E_IO, "no thread for the store");
-    if (pthread_create(&st->clock, NULL, ds_store_clock, st) != 0) {
+    if (pthread_create(&st->clock, NULL, ds_kvs_clock, st) != 0) {
         pthread_mutex_lock(&st->mu);
         st->writer_stopping = true;
         pthread_cond_broadcast(&st->more);
@@ -330,7 +330,7 @@ static ds_rc start_threads(ds_store *st, uint32_t readers, ds_err *err)
     }
     st->has_threads = true;
     for (uint32_t i = 0; i < readers; i++) {
-        ds_store_reader_arg *a = malloc(sizeof *a);
+        ds_kvs_reader_arg *a = malloc(sizeof *a);
         if (!a)
             return ds_fail(err, DS_E_NOMEM, "out of memory");
         a->st = st;
@@ -339,7 +339,7 @@ static ds_rc start_threads(ds_store *st, uint32_t readers, ds_err *err)
             free(a);
             return rc;
         }
-        if (pthread_create(&st->reader[i], NULL, ds_store_reader, a) != 0) {
+        if (pthread_create(&st->reader[i], NULL, ds_kvs_reader, a) != 0) {
             ds_volume_reader_destroy(a->r);
             free(a);
             return ds_fail(err, DS_E_IO, "no thread for the store");
@@ -370,46 +370,52 @@ static uint32_t index_for(const ds_kvstore_opts *o, uint32_t block_bytes)
     return n < DEFAULT_INDEX ? (uint32_t)n : DEFAULT_INDEX;
 }
 
-static uint32_t match_store(ds_kvstore *s, const ds_key *keys, uint32_t n)
+static uint32_t match_store(ds_kvstore *s, const ds_key *keys, uint32_t n, bool exact)
 {
-    uint32_t found = ds_index_match(of(s)->ix, keys, n);
+    uint32_t found = ds_index_match(of(s)->ix, keys, n, exact);
 
-    DS_STORE_COUNT(of(s), matches, 1);
-    DS_STORE_COUNT(of(s), asked, n);
-    DS_STORE_COUNT(of(s), matched, found);
+    DS_KVS_COUNT(of(s), matches, 1);
+    DS_KVS_COUNT(of(s), asked, n);
+    DS_KVS_COUNT(of(s), matched, found);
     return found;
 }
 
 static ds_rc fetch_store(ds_kvstore *s, const ds_kvstore_fetch_req *r, uint64_t *ticket, ds_err *err)
 {
-    return ds_store_fetch_begin(of(s), of(s)->user_layout, r, ticket, err);
+    return ds_kvs_fetch_begin(of(s), of(s)->user_layout, r, ticket, err);
 }
 
 static bool cancel_store(ds_kvstore *s, uint64_t ticket)
 {
-    return ds_store_cancel(of(s), ticket);
+    return ds_kvs_cancel(of(s), ticket);
 }
 
 static ds_rc save_store(ds_kvstore *s, const ds_kvstore_save_req *r, ds_err *err)
 {
-    return ds_store_save_begin(of(s), of(s)->user_layout, r, err);
+    return ds_kvs_save_begin(of(s), of(s)->user_layout, r, err);
+}
+
+void ds_kvs_touch(ds_kvs *st, const ds_key *keys, uint32_t n)
+{
+    uint64_t now = ds_kvs_use_us(st);
+    ds_index_hit hit;
+
+    for (uint32_t i = 0; i < n && ds_index_find(st->ix, &keys[i], &hit); i++)
+        ds_index_touch(st->ix, hit.record, now);
 }
 
 static void touch_store(ds_kvstore *s, const ds_key *keys, uint32_t n)
 {
-    uint64_t now = ds_store_use_us(of(s));
-    ds_index_hit hit;
-
-    for (uint32_t i = 0; i < n && ds_index_find(of(s)->ix, &keys[i], &hit); i++)
-        ds_index_touch(of(s)->ix, hit.record, now);
+    ds_kvs_touch(of(s), keys, n);
 }
 
-static void stat_store(ds_kvstore *s, ds_kvstore_stats *out)
+static ds_rc stat_store(ds_kvstore *s, ds_kvstore_stats *out, ds_err *err)
 {
-    ds_store *st = of(s);
+    ds_kvs *st = of(s);
     ds_volume_stats v;
     uint64_t *word = (uint64_t *)(void *)out;
 
+    (void)err;
     ds_volume_stat(st->v, &v);
     for (size_t i = 0; i < sizeof *out / 8; i++)
         word[i] = atomic_load_explicit(&st->count[i], memory_order_relaxed);
@@ -427,23 +433,25 @@ static void stat_store(ds_kvstore *s, ds_kvstore_stats *out)
     pthread_mutex_lock(&st->mu);
     out->pins = st->n_pins + st->n_saves;
     pthread_mutex_unlock(&st->mu);
+    return DS_OK;
 }
 
-static ds_rc verify_store(ds_kvstore *s, bool repair, const volatile bool *stop, ds_kvstore_check *out, ds_err *err)
+static ds_rc verify_store(ds_kvstore *s, unsigned how, const volatile bool *stop, ds_kvstore_check *out, ds_err *err)
 {
-    return ds_store_verify(of(s), repair, stop, out, err);
+    return ds_kvs_verify(of(s), how, stop, out, err);
 }
 
 static ds_rc forget_store(ds_kvstore *s, const char *tenant, uint64_t *n, ds_err *err)
 {
-    return ds_store_forget(of(s), tenant, n, err);
+    return ds_kvs_forget(of(s), tenant, n, err);
 }
 
-static void list_store(ds_kvstore *s, bool (*fn)(void *ctx, const ds_kvstore_item *item), void *ctx)
+static ds_rc list_store(ds_kvstore *s, bool (*fn)(void *ctx, const ds_kvstore_item *item), void *ctx, ds_err *err)
 {
-    ds_store *st = of(s);
+    ds_kvs *st = of(s);
     bool more = true;
 
+    (void)err;
     for (uint32_t i = 0; more; i++) {
         ds_index_info b, parent;
         ds_kvstore_item item;
@@ -467,6 +475,7 @@ static void list_store(ds_kvstore *s, bool (*fn)(void *ctx, const ds_kvstore_ite
         if (there)
             more = fn(ctx, &item);
     }
+    return DS_OK;
 }
 
 static const ds_kvstore_ops ops = { .close = close_store,
@@ -496,7 +505,7 @@ ds_rc ds_kvstore_open(ds_kvstore **out, const ds_kvstore_opts *o, ds_err *err)
     uint32_t block_bytes = 0;
     uint8_t id[32];
     rebuild b = { .now = (uint64_t)ds_wall_s() };
-    ds_store *st;
+    ds_kvs *st;
     ds_rc rc = check_options(o, err);
 
     *out = NULL;
@@ -519,7 +528,7 @@ ds_rc ds_kvstore_open(ds_kvstore **out, const ds_kvstore_opts *o, ds_err *err)
     for (int c = 0; c < DS_KVSTORE_CLASSES; c++)
         st->ttl_s[c] = o->ttl_s[c] ? o->ttl_s[c] : ttl_s[c];
     if (o->user)
-        st->user_layout = ds_store_layout_of(st, id, block_bytes);
+        st->user_layout = ds_kvs_layout_of(st, id, block_bytes);
     st->fetch = calloc(st->max_fetches, sizeof *st->fetch);
     st->reader = calloc(o->readers ? o->readers : DEFAULT_READERS, sizeof *st->reader);
     rc = st->fetch && st->reader ? ds_index_create(&st->ix, index_for(o, block_bytes), err) : ds_fail(err, DS_E_NOMEM, "out of memory");

@@ -4,12 +4,13 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "base/clock.h"
 #include "base/err.h"
 #include "kvstore/collect.h"
 
-enum { HOUR_S = 3600 };
+enum { HOUR_S = 3600, SLOW_BYTES_S = 64 << 20 };
 
 /* ---- one segment ---- */
 
@@ -38,7 +39,7 @@ static void add_item(void *ctx, const ds_seg_header *h, const ds_seg_item *x)
     c->item[c->n++] = *x;
 }
 
-static ds_rc read_contents(ds_store *st, uint64_t segment, contents *c, ds_err *err)
+static ds_rc read_contents(ds_kvs *st, uint64_t segment, contents *c, ds_err *err)
 {
     ds_rc rc;
 
@@ -50,12 +51,12 @@ static ds_rc read_contents(ds_store *st, uint64_t segment, contents *c, ds_err *
 }
 
 /* Whether this copy of the block is the one that the index leads to. */
-static bool is_here(ds_store *st, uint64_t segment, const ds_seg_item *x, ds_index_hit *hit)
+static bool is_here(ds_kvs *st, uint64_t segment, const ds_seg_item *x, ds_index_hit *hit)
 {
     return ds_index_find(st->ix, &x->key, hit) && hit->place.segment == segment && hit->place.offset == x->offset && hit->place.at == x->at;
 }
 
-static uint64_t forget_record(ds_store *st, uint32_t record)
+static uint64_t forget_record(ds_kvs *st, uint32_t record)
 {
     pthread_rwlock_wrlock(&st->book);
     uint64_t n = ds_index_remove(st->ix, record, NULL, NULL);
@@ -71,7 +72,7 @@ typedef struct {
 } copied;
 
 typedef struct {
-    ds_store *st;
+    ds_kvs *st;
     const contents *c;
     uint8_t *bytes; /* of one extent's blocks */
     copied *done;
@@ -81,13 +82,13 @@ typedef struct {
 
 static ds_rc copy_run(copier *k, uint32_t first, uint32_t n, ds_err *err)
 {
-    ds_store *st = k->st;
+    ds_kvs *st = k->st;
     const ds_seg_item *x = k->c->item + first;
     const uint8_t *blocks[DS_SEG_EXTENT_BLOCKS];
     ds_key keys[DS_SEG_EXTENT_BLOCKS];
     uint32_t klass = k->c->head.klass < DS_KVSTORE_CLASSES ? k->c->head.klass : DS_KVSTORE_CHAT;
     ds_volume_extent e = { .klass = klass,
-                           .expires_s = ds_store_wall_s(st) + st->ttl_s[klass],
+                           .expires_s = ds_kvs_wall_s(st) + st->ttl_s[klass],
                            .block_bytes = k->c->head.block_bytes,
                            .parent = x->parent,
                            .depth = x->depth,
@@ -123,8 +124,8 @@ static ds_rc copy_run(copier *k, uint32_t first, uint32_t n, ds_err *err)
 /* Reads what is kept and appends it in runs. What can't be read any more is forgotten. */
 static ds_rc copy_kept(copier *k, uint64_t segment, ds_err *err)
 {
-    ds_store *st = k->st;
-    uint32_t most = ds_store_extent_blocks(st, k->c->head.block_bytes), n = 0;
+    ds_kvs *st = k->st;
+    uint32_t most = ds_kvs_extent_blocks(st, k->c->head.block_bytes), n = 0;
     ds_rc rc = DS_OK;
 
     for (uint32_t i = 0; i < k->c->n && rc == DS_OK; i++) {
@@ -148,7 +149,7 @@ static ds_rc copy_kept(copier *k, uint64_t segment, ds_err *err)
             rc = copy_run(k, i - n, n, err);
         n = 0;
         if (k->force || got == DS_READ_CORRUPT || got == DS_READ_GONE)
-            DS_STORE_COUNT(st, evicted, forget_record(st, hit.record));
+            DS_KVS_COUNT(st, evicted, forget_record(st, hit.record));
         else if (rc == DS_OK)
             rc = ds_fail(err, DS_E_IO, "segment %llu: a block can't be read now", (unsigned long long)segment);
     }
@@ -160,7 +161,7 @@ static ds_rc copy_kept(copier *k, uint64_t segment, ds_err *err)
 /* Blocks first .. first + n - 1 of a copied run, which all are still where they were. */
 static void enter_run(copier *k, const copied *d, uint32_t first, uint32_t n)
 {
-    ds_store *st = k->st;
+    ds_kvs *st = k->st;
     const ds_seg_item *x = &k->c->item[d->first + first];
     ds_key keys[DS_SEG_EXTENT_BLOCKS];
     ds_index_extent e = {
@@ -181,7 +182,7 @@ static void enter_run(copier *k, const copied *d, uint32_t first, uint32_t n)
         e.depth = info.depth;
         e.tenant = info.tenant;
         if (ds_index_insert(st->ix, &e, NULL, NULL) == DS_OK)
-            DS_STORE_COUNT(st, moved, n);
+            DS_KVS_COUNT(st, moved, n);
     }
     pthread_rwlock_unlock(&st->book);
 }
@@ -201,7 +202,7 @@ static void enter_copies(copier *k)
     }
 }
 
-ds_rc ds_store_evacuate(ds_store *st, const ds_store_move *m, ds_err *err)
+ds_rc ds_kvs_evacuate(ds_kvs *st, const ds_kvs_move *m, ds_err *err)
 {
     contents c;
     copier k = { .st = st, .c = &c, .force = m->force };
@@ -212,7 +213,7 @@ ds_rc ds_store_evacuate(ds_store *st, const ds_store_move *m, ds_err *err)
         ds_index_hit hit;
         ds_index_info info;
         if (is_here(st, segment, &c.item[i], &hit) && ds_index_at(st->ix, hit.record, &info) && !m->keep(m->ctx, &info))
-            ds_store_count(st, m->counter, forget_record(st, hit.record));
+            ds_kvs_count(st, m->counter, forget_record(st, hit.record));
     }
     if (rc == DS_OK && c.n) {
         k.bytes = malloc((size_t)DS_SEG_EXTENT_BLOCKS * c.head.block_bytes);
@@ -225,7 +226,7 @@ ds_rc ds_store_evacuate(ds_store *st, const ds_store_move *m, ds_err *err)
         for (size_t i = 0; i < c.n; i++) { /* what had no room in the index is gone with the segment */
             ds_index_hit hit;
             if (is_here(st, segment, &c.item[i], &hit))
-                ds_store_count(st, m->counter, forget_record(st, hit.record));
+                ds_kvs_count(st, m->counter, forget_record(st, hit.record));
         }
         ds_volume_drop(st->v, segment);
     }
@@ -238,12 +239,12 @@ ds_rc ds_store_evacuate(ds_store *st, const ds_store_move *m, ds_err *err)
 /* ---- room ---- */
 
 /* What is left free for copying. */
-static uint64_t reserve(const ds_store *st)
+static uint64_t reserve(const ds_kvs *st)
 {
     return st->segment_bytes * st->n_devices * 3 / 2;
 }
 
-static uint64_t bytes_used(const ds_store *st)
+static uint64_t bytes_used(const ds_kvs *st)
 {
     ds_volume_stats s;
 
@@ -251,14 +252,14 @@ static uint64_t bytes_used(const ds_store *st)
     return s.bytes;
 }
 
-bool ds_store_fits(const ds_store *st, uint64_t bytes, uint64_t blocks)
+bool ds_kvs_fits(const ds_kvs *st, uint64_t bytes, uint64_t blocks)
 {
     return (st->capacity == 0 || bytes_used(st) + bytes + reserve(st) <= st->capacity) &&
            ds_index_blocks(st->ix) + blocks <= ds_index_max_blocks(st->ix);
 }
 
 typedef struct {
-    ds_store *st;
+    ds_kvs *st;
     uint64_t cutoff;
     uint64_t *used; /* of live blocks */
     size_t n_used;
@@ -268,13 +269,18 @@ typedef struct {
     bool nomem;
 } survey;
 
-static uint64_t block_cost(const ds_store *st, const ds_index_info *b)
+static uint32_t block_bytes_of(const ds_kvs *st, const ds_index_info *b)
 {
-    return ds_volume_extent_bytes(st->v, 1, st->layout[b->hit.what >> DS_INDEX_LAYOUT_SHIFT & 255].block_bytes);
+    return st->layout[b->hit.what >> DS_INDEX_LAYOUT_SHIFT & 255].block_bytes;
+}
+
+static uint64_t block_cost(const ds_kvs *st, const ds_index_info *b)
+{
+    return ds_volume_extent_bytes(st->v, 1, block_bytes_of(st, b));
 }
 
 /* A block that was used is one of which all in front was used. */
-static void pass_uses_up(ds_store *st)
+static void pass_uses_up(ds_kvs *st)
 {
     ds_index_info b;
 
@@ -323,7 +329,7 @@ static bool used_lately(void *ctx, const ds_index_info *b)
 /* Looks at every block. `target`: bytes of blocks that may stay. */
 static bool look_around(survey *y, uint64_t target, uint64_t max_blocks)
 {
-    ds_store *st = y->st;
+    ds_kvs *st = y->st;
     uint32_t end = ds_index_end(st->ix);
     ds_index_info b;
     uint64_t keep;
@@ -356,16 +362,16 @@ static bool look_around(survey *y, uint64_t target, uint64_t max_blocks)
 }
 
 /* Takes blocks out that were used before the cutoff, without touching segments. */
-static void thin_index(ds_store *st, uint64_t cutoff)
+static void thin_index(ds_kvs *st, uint64_t cutoff)
 {
     ds_index_info b;
 
     for (uint32_t r = 0, end = ds_index_end(st->ix); r < end; r++)
         if (ds_index_at(st->ix, r, &b) && b.used < cutoff)
-            DS_STORE_COUNT(st, evicted, forget_record(st, r));
+            DS_KVS_COUNT(st, evicted, forget_record(st, r));
 }
 
-static bool collect(ds_store *st, uint64_t bytes, uint64_t blocks)
+static bool collect(ds_kvs *st, uint64_t bytes, uint64_t blocks)
 {
     survey y = { .st = st };
     uint64_t max = ds_index_max_blocks(st->ix), most = max - max / 32 > blocks ? max - max / 32 - blocks : 0, before = bytes_used(st),
@@ -386,13 +392,13 @@ static bool collect(ds_store *st, uint64_t bytes, uint64_t blocks)
         moved = true;
     }
     for (size_t i = 0, n = want ? ds_collect_choose(y.seg, y.n_seg, want) : 0; i < n; i++)
-        moved = ds_store_evacuate(st,
-                                  &(ds_store_move){ .segment = y.seg[i].segment,
-                                                    .keep = used_lately,
-                                                    .ctx = &y.cutoff,
-                                                    .counter = offsetof(ds_kvstore_stats, evicted),
-                                                    .force = true },
-                                  NULL) == DS_OK ||
+        moved = ds_kvs_evacuate(st,
+                                &(ds_kvs_move){ .segment = y.seg[i].segment,
+                                                .keep = used_lately,
+                                                .ctx = &y.cutoff,
+                                                .counter = offsetof(ds_kvstore_stats, evicted),
+                                                .force = true },
+                                NULL) == DS_OK ||
                 moved;
 end:
     free(y.used);
@@ -400,21 +406,21 @@ end:
     return moved;
 }
 
-bool ds_store_room(ds_store *st, uint64_t bytes, uint64_t blocks)
+bool ds_kvs_room(ds_kvs *st, uint64_t bytes, uint64_t blocks)
 {
     if (st->capacity && bytes > st->capacity / 4)
         return false; /* it would push out too much of what is there */
-    for (int round = 0; round < 4 && !ds_store_fits(st, bytes, blocks); round++)
+    for (int round = 0; round < 4 && !ds_kvs_fits(st, bytes, blocks); round++)
         if (!collect(st, bytes, blocks))
             for (uint32_t c = 0; c < DS_KVSTORE_CLASSES; c++) /* what is open can't be collected */
                 ds_volume_seal(st->v, c, NULL);
-    return ds_store_fits(st, bytes, blocks);
+    return ds_kvs_fits(st, bytes, blocks);
 }
 
 /* ---- now and then ---- */
 
 typedef struct {
-    ds_store *st;
+    ds_kvs *st;
     uint64_t now;
     uint64_t due[16]; /* segments that have expired */
     uint32_t n_due;
@@ -452,19 +458,19 @@ static bool everything(void *ctx, const ds_index_info *b)
 }
 
 /* Writes all of a segment anew. */
-static bool rewrite(ds_store *st, uint64_t segment)
+static bool rewrite(ds_kvs *st, uint64_t segment)
 {
-    ds_store_move m = { .segment = segment, .keep = everything, .counter = offsetof(ds_kvstore_stats, evicted) };
+    ds_kvs_move m = { .segment = segment, .keep = everything, .counter = offsetof(ds_kvstore_stats, evicted) };
 
     for (uint32_t c = 0; c < DS_KVSTORE_CLASSES; c++) /* it may be open */
         ds_volume_seal(st->v, c, NULL);
-    if (ds_store_evacuate(st, &m, NULL) != DS_OK)
+    if (ds_kvs_evacuate(st, &m, NULL) != DS_OK)
         return false;
-    DS_STORE_COUNT(st, repairs, 1);
+    DS_KVS_COUNT(st, repairs, 1);
     return true;
 }
 
-static void repair_one(ds_store *st)
+static void repair_one(ds_kvs *st)
 {
     uint64_t segment = 0;
 
@@ -476,9 +482,9 @@ static void repair_one(ds_store *st)
         rewrite(st, segment);
 }
 
-void ds_store_tidy(ds_store *st)
+void ds_kvs_tidy(ds_kvs *st)
 {
-    diary d = { .st = st, .now = ds_store_wall_s(st) };
+    diary d = { .st = st, .now = ds_kvs_wall_s(st) };
 
     if (st->read_only)
         return;
@@ -489,9 +495,9 @@ void ds_store_tidy(ds_store *st)
     if (d.n_due)
         pass_uses_up(st);
     for (uint32_t i = 0; i < d.n_due; i++)
-        ds_store_evacuate(
+        ds_kvs_evacuate(
             st,
-            &(ds_store_move){
+            &(ds_kvs_move){
                 .segment = d.due[i], .keep = not_expired, .ctx = &d, .counter = offsetof(ds_kvstore_stats, expired), .force = true },
             NULL);
     repair_one(st);
@@ -527,7 +533,7 @@ static bool add_finding(findings *x, const ds_key *key, uint64_t segment, bool l
 }
 
 /* [writer] Forgets what is lost, rewrites segments with damaged parts. */
-static void act_on(ds_store *st, void *arg)
+static void act_on(ds_kvs *st, void *arg)
 {
     findings *x = arg;
     ds_index_hit hit;
@@ -544,7 +550,7 @@ static void act_on(ds_store *st, void *arg)
     }
 }
 
-static ds_rc verify_one(ds_store *st, ds_volume_reader *r, const ds_index_info *b, uint8_t *block, findings *x, ds_kvstore_check *out,
+static ds_rc verify_one(ds_kvs *st, ds_volume_reader *r, const ds_index_info *b, uint8_t *block, findings *x, ds_kvstore_check *out,
                         ds_err *err)
 {
     ds_index_hit hit = b->hit;
@@ -565,9 +571,9 @@ static ds_rc verify_one(ds_store *st, ds_volume_reader *r, const ds_index_info *
     return add_finding(x, &b->key, hit.place.segment, got != DS_READ_OK) ? DS_OK : ds_fail(err, DS_E_NOMEM, "out of memory");
 }
 
-ds_rc ds_store_verify(ds_store *st, bool repair, const volatile bool *stop, ds_kvstore_check *out, ds_err *err)
+ds_rc ds_kvs_verify(ds_kvs *st, unsigned how, const volatile bool *stop, ds_kvstore_check *out, ds_err *err)
 {
-    findings x = { .repair = repair && !st->read_only };
+    findings x = { .repair = (how & DS_KVSTORE_REPAIR) && !st->read_only };
     ds_volume_reader *r = NULL;
     uint8_t *block = NULL;
     ds_rc rc = ds_volume_reader_create(&r, st->v, err);
@@ -587,9 +593,15 @@ ds_rc ds_store_verify(ds_store *st, bool repair, const volatile bool *stop, ds_k
             rc = ds_fail(err, DS_E_CANCELED, "verification was stopped");
         else if (there)
             rc = verify_one(st, r, &b, block, &x, out, err);
+        if (there && (how & DS_KVSTORE_USE))
+            ds_index_touch(st->ix, i, ds_kvs_use_us(st));
+        if (there && (how & DS_KVSTORE_SLOWLY)) {
+            uint64_t ns = (uint64_t)block_bytes_of(st, &b) * 1000000000 / SLOW_BYTES_S;
+            nanosleep(&(struct timespec){ .tv_sec = (time_t)(ns / 1000000000), .tv_nsec = (long)(ns % 1000000000) }, NULL);
+        }
     }
     if (rc == DS_OK && x.n && !st->read_only)
-        ds_store_run(st, act_on, &x);
+        ds_kvs_run(st, act_on, &x);
     out->repaired = x.repaired;
     free(x.f);
     free(block);
@@ -633,7 +645,7 @@ static bool of_others(void *ctx, const ds_index_info *b)
 }
 
 /* [writer] Index first, so that nobody finds it any more; then the segments, dead copies in them too. */
-static void forget_all(ds_store *st, void *arg)
+static void forget_all(ds_kvs *st, void *arg)
 {
     forgetting *f = arg;
     ds_index_info b;
@@ -641,7 +653,7 @@ static void forget_all(ds_store *st, void *arg)
     for (uint32_t r = 0, end = ds_index_end(st->ix); r < end; r++)
         if (ds_index_at(st->ix, r, &b) && b.tenant == f->tenant)
             f->n += forget_record(st, r);
-    DS_STORE_COUNT(st, forgotten, f->n);
+    DS_KVS_COUNT(st, forgotten, f->n);
     for (uint32_t c = 0; c < DS_KVSTORE_CLASSES && f->rc == DS_OK; c++)
         f->rc = ds_volume_seal(st->v, c, f->err);
     ds_volume_each(st->v, note_segment, f);
@@ -655,23 +667,23 @@ static void forget_all(ds_store *st, void *arg)
             has = c.item[j].tenant == f->tenant;
         free(c.item);
         if (f->rc == DS_OK && has)
-            f->rc = ds_store_evacuate(st,
-                                      &(ds_store_move){ .segment = f->segment[i],
-                                                        .keep = of_others,
-                                                        .ctx = f,
-                                                        .counter = offsetof(ds_kvstore_stats, forgotten),
-                                                        .force = true },
-                                      f->err);
+            f->rc = ds_kvs_evacuate(st,
+                                    &(ds_kvs_move){ .segment = f->segment[i],
+                                                    .keep = of_others,
+                                                    .ctx = f,
+                                                    .counter = offsetof(ds_kvstore_stats, forgotten),
+                                                    .force = true },
+                                    f->err);
     }
 }
 
-ds_rc ds_store_forget(ds_store *st, const char *tenant, uint64_t *n, ds_err *err)
+ds_rc ds_kvs_forget(ds_kvs *st, const char *tenant, uint64_t *n, ds_err *err)
 {
-    forgetting f = { .tenant = ds_store_tenant(tenant), .err = err };
+    forgetting f = { .tenant = ds_kvs_tenant(tenant), .err = err };
 
     if (st->read_only || f.tenant == 0)
         return ds_fail(err, DS_E_ARG, st->read_only ? "forget: the store is open for reading only" : "forget: no tenant is named");
-    ds_store_run(st, forget_all, &f);
+    ds_kvs_run(st, forget_all, &f);
     free(f.segment);
     *n = f.n;
     return f.rc;

@@ -220,7 +220,7 @@ uint32_t rig_match(ds_kvstore *s, uint32_t chain, uint32_t n)
     uint32_t found;
 
     rig_keys(keys, chain, 0, n);
-    found = ds_kvstore_match(s, keys, n);
+    found = ds_kvstore_match(s, keys, n, false);
     free(keys);
     return found;
 }

@@ -96,7 +96,7 @@ static void like_its_model(void **state)
             for (uint32_t d = 0; d < LENGTH; d++)
                 keys[d] = key_of(c, d);
         if (step % 16 == 0) {
-            assert_int_equal(ds_index_match(ix, keys, LENGTH), length[c]);
+            assert_int_equal(ds_index_match(ix, keys, LENGTH, false), length[c]);
             assert_int_equal(ds_index_find_many(ix, keys, LENGTH, hits), length[c]);
             for (uint32_t d = 0; d < LENGTH; d++) {
                 assert_int_equal(hits[d].record != DS_INDEX_NONE, d < length[c]);

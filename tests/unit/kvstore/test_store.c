@@ -33,13 +33,16 @@ static void kept_over_restarts(void **state)
         for (int again = 0; again < 3; again++) {
             assert_int_equal(rig_match(s, 1, 110), 105);
             assert_int_equal(rig_match(s, 2, 110), 3);
+            ds_key keys[110];
+            rig_keys(keys, 1, 0, 110);
+            assert_int_equal(ds_kvstore_match(s, keys, 110, true), 102);
             ds_kvstore_fetched f = rig_fetch(s, 1, 0, 110, 0);
             assert_int_equal(f.n, 105);
             assert_int_equal(f.exact, 102);
             assert_int_equal(f.cause, DS_KVSTORE_ABSENT);
             assert_int_equal(rig_fetch(s, 1, 103, 2, 0).exact, 0);
             assert_int_equal(rig_fetch(s, 2, 1, 2, 0).n, 2);
-            ds_kvstore_stat(s, &st);
+            ds_kvstore_stat(s, &st, NULL);
             assert_int_equal(st.blocks, 108);
             assert_int_equal(st.hits, 105 + 2 + 2);
             assert_int_equal(st.misses[DS_KVSTORE_ABSENT], again ? 5 : 6);
@@ -66,7 +69,7 @@ static void published_once(void **state)
     assert_int_equal(rig_match(s, 1, 5), 0);
     assert_int_equal(rig_save(s, (rig_blocks){ 1, 0, 4, 2, DS_KVSTORE_AGENT, NULL }), DS_KVSTORE_SAVED);
     assert_int_equal(rig_save(s, (rig_blocks){ 1, 0, 4, 2, DS_KVSTORE_AGENT, NULL }), DS_KVSTORE_SAVED);
-    ds_kvstore_stat(s, &st);
+    ds_kvstore_stat(s, &st, NULL);
     assert_int_equal(st.saved, 4);
     assert_int_equal(st.known, 4);
     assert_int_equal(st.orphans, 2);
@@ -75,7 +78,7 @@ static void published_once(void **state)
     assert_int_equal(rig_fetch(s, 1, 0, 4, 0).exact, 4);
     assert_int_equal(rig_save(s, (rig_blocks){ 1, 0, 4, 0, DS_KVSTORE_AGENT, NULL }), DS_KVSTORE_SAVED); /* and stay */
     assert_int_equal(rig_fetch(s, 1, 0, 4, 0).exact, 4);
-    ds_kvstore_stat(s, &st);
+    ds_kvstore_stat(s, &st, NULL);
     assert_int_equal(st.blocks, 4);
     ds_kvstore_close(s);
     assert_ok(ds_kvstore_open(&s, &r.o, &err));
@@ -137,7 +140,7 @@ static void bounded(void **state)
         for (uint32_t c = 0; c < chains; c++) {
             assert_int_equal(rig_save(s, (rig_blocks){ c, 0, 10, 10, c % 2 ? DS_KVSTORE_AGENT : DS_KVSTORE_CHAT, NULL }), DS_KVSTORE_SAVED);
             assert_int_equal(rig_fetch(s, 0, 0, 10, 0).n, 10); /* the first is used all the time */
-            ds_kvstore_stat(s, &st);
+            ds_kvstore_stat(s, &st, NULL);
             assert_true(index || st.bytes <= r.o.capacity_bytes);
             assert_true(st.blocks <= st.max_blocks);
         }
@@ -146,7 +149,7 @@ static void bounded(void **state)
             assert_int_equal(rig_fetch(s, c, 0, 10, 0).n, n);
             kept += n;
         }
-        ds_kvstore_stat(s, &st);
+        ds_kvstore_stat(s, &st, NULL);
         assert_int_equal(kept, st.blocks);
         assert_true(st.evicted > 0);
         assert_int_equal(st.full, 0);
@@ -166,10 +169,10 @@ static void bounded(void **state)
     }
 }
 
-static void tidy(ds_store *st, void *arg)
+static void tidy(ds_kvs *st, void *arg)
 {
     (void)arg;
-    ds_store_tidy(st);
+    ds_kvs_tidy(st);
 }
 
 /* Past its time a block is gone, unless it was used. The clock may jump. */
@@ -183,7 +186,7 @@ static void expires(void **state)
     (void)state;
     rig_init(&r, 1, 1);
     assert_ok(ds_kvstore_open(&s, &r.o, &err));
-    ds_store *in = (ds_store *)s;
+    ds_kvs *in = (ds_kvs *)s;
     assert_int_equal(rig_save(s, (rig_blocks){ 1, 0, 10, 10, DS_KVSTORE_AGENT, NULL }), DS_KVSTORE_SAVED);
     assert_int_equal(rig_save(s, (rig_blocks){ 2, 0, 10, 10, DS_KVSTORE_AGENT, NULL }), DS_KVSTORE_SAVED);
     assert_int_equal(rig_save(s, (rig_blocks){ 3, 0, 10, 10, DS_KVSTORE_CHAT, NULL }), DS_KVSTORE_SAVED);
@@ -191,19 +194,19 @@ static void expires(void **state)
     assert_int_equal(rig_fetch(s, 1, 0, 10, 0).n, 10);
     atomic_store(&in->skew_s, 3 * 24 * 3600 + 7200);
     for (int i = 0; i < 3; i++)
-        ds_store_run(in, tidy, NULL);
+        ds_kvs_run(in, tidy, NULL);
     assert_int_equal(rig_match(s, 1, 10), 10);
     assert_int_equal(rig_match(s, 2, 10), 0);
     assert_int_equal(rig_match(s, 3, 10), 10);
     assert_int_equal(rig_fetch(s, 1, 0, 10, 0).n, 10);
     atomic_store(&in->skew_s, -1000000000);
-    ds_store_run(in, tidy, NULL);
+    ds_kvs_run(in, tidy, NULL);
     assert_int_equal(rig_save(s, (rig_blocks){ 4, 0, 10, 10, DS_KVSTORE_CHAT, NULL }), DS_KVSTORE_SAVED);
     assert_int_equal(rig_fetch(s, 4, 0, 10, 0).n, 10);
     atomic_store(&in->skew_s, 1000000000);
     for (int i = 0; i < 3; i++)
-        ds_store_run(in, tidy, NULL);
-    ds_kvstore_stat(s, &st);
+        ds_kvs_run(in, tidy, NULL);
+    ds_kvstore_stat(s, &st, NULL);
     assert_int_equal(st.blocks, 0);
     assert_int_equal(st.segments, 0);
     assert_int_equal(st.expired, 40);
@@ -311,26 +314,26 @@ static void verified_and_repaired(void **state)
     assert_ok(ds_kvstore_open(&s, &r.o, &err));
     for (uint32_t i = 0; i < 10; i++)
         assert_int_equal(rig_save(s, (rig_blocks){ i, 0, 10, 9, DS_KVSTORE_AGENT, NULL }), DS_KVSTORE_SAVED);
-    assert_ok(ds_kvstore_verify(s, true, NULL, &c, &err));
+    assert_ok(ds_kvstore_verify(s, DS_KVSTORE_REPAIR, NULL, &c, &err));
     assert_true(c.checked == 100 && c.bad == 0 && c.repaired == 0);
     damage(&r, 1, 9000); /* one device of 2+1: everything can be given, and is written anew */
     for (uint32_t i = 0; i < 5; i++)
         assert_int_equal(rig_fetch(s, i, 0, 10, 0).n, 10);
-    assert_ok(ds_kvstore_verify(s, true, NULL, &c, &err));
+    assert_ok(ds_kvstore_verify(s, DS_KVSTORE_REPAIR, NULL, &c, &err));
     assert_int_equal(c.bad, 0);
-    ds_kvstore_stat(s, &st);
+    ds_kvstore_stat(s, &st, NULL);
     assert_true(st.repairs > 0);
-    assert_ok(ds_kvstore_verify(s, true, NULL, &c, &err));
+    assert_ok(ds_kvstore_verify(s, DS_KVSTORE_REPAIR, NULL, &c, &err));
     assert_true(c.checked == 100 && c.bad == 0 && c.repaired == 0);
     for (uint32_t i = 0; i < 10; i++)
         assert_int_equal(rig_fetch(s, i, 0, 10, 0).exact, 9);
     damage(&r, 0, 9000); /* two: some are lost, and none is given wrong */
     damage(&r, 2, 9000);
-    assert_ok(ds_kvstore_verify(s, true, NULL, &c, &err));
+    assert_ok(ds_kvstore_verify(s, DS_KVSTORE_REPAIR, NULL, &c, &err));
     assert_true(c.bad > 0 && c.bad < 100);
     for (uint32_t i = 0; i < 10; i++)
         assert_int_equal(rig_fetch(s, i, 0, 10, 0).n, rig_match(s, i, 10));
-    assert_ok(ds_kvstore_verify(s, true, NULL, &c, &err));
+    assert_ok(ds_kvstore_verify(s, DS_KVSTORE_REPAIR, NULL, &c, &err));
     assert_true(c.bad == 0 && c.repaired == 0);
     ds_kvstore_close(s);
     rig_fini(&r);
@@ -466,12 +469,12 @@ static void many_at_once(void **state)
         w[i] = (worker){ s, i };
         assert_int_equal(pthread_create(&t[i], NULL, work, &w[i]), 0);
     }
-    assert_ok(ds_kvstore_verify(s, true, NULL, &c, &err));
+    assert_ok(ds_kvstore_verify(s, DS_KVSTORE_REPAIR, NULL, &c, &err));
     for (uint32_t i = 0; i < 4; i++)
         pthread_join(t[i], NULL);
-    assert_ok(ds_kvstore_verify(s, true, NULL, &c, &err));
+    assert_ok(ds_kvstore_verify(s, DS_KVSTORE_REPAIR, NULL, &c, &err));
     assert_int_equal(c.bad, 0);
-    ds_kvstore_stat(s, &st);
+    ds_kvstore_stat(s, &st, NULL);
     assert_true(st.evicted > 0 && st.bytes <= r.o.capacity_bytes);
     assert_int_equal(st.pins, 0);
     ds_kvstore_close(s);
@@ -502,7 +505,7 @@ static void listed(void **state)
     rig_init(&r, 1, 0);
     assert_ok(ds_kvstore_open(&s, &r.o, &err));
     assert_int_equal(rig_save(s, (rig_blocks){ 1, 0, 10, 7, DS_KVSTORE_AGENT, NULL }), DS_KVSTORE_SAVED);
-    ds_kvstore_list(s, count_item, &n);
+    assert_ok(ds_kvstore_list(s, count_item, &n, &err));
     assert_int_equal(n, 8); /* it said that's enough */
     ds_kvstore_close(s);
     rig_fini(&r);
