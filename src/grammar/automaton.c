@@ -196,6 +196,32 @@ static uint32_t frame_step(ds_grammar *g, uint32_t frame, uint32_t class)
     return to;
 }
 
+uint32_t ds_automaton_nearer(ds_grammar *g, uint32_t frame, uint32_t far)
+{
+    ds_frame f = g->frames.p[frame];
+    uint32_t found = UNKNOWN, nearer = 0;
+
+    for (uint32_t i = 0; i < f.n_nodes && g->countdowns.n; i++) {
+        uint32_t node = g->words.p[f.nodes + i];
+        for (uint32_t k = 0; k < g->countdowns.n && g->nodes.p[node].kind == N_CALL; k++) {
+            ds_countdown c = g->countdowns.p[k];
+            if (node < c.first || (node - c.first) % 2 || (node - c.first) / 2 >= c.n)
+                continue;
+            if (found != UNKNOWN) /* two at once: not that simple */
+                return frame;
+            found = i;
+            nearer = (node - c.first) / 2 > far ? c.first + 2 * far : node;
+        }
+    }
+    if (found == UNKNOWN || nearer == g->words.p[f.nodes + found])
+        return frame;
+    set_begin(g);
+    for (uint32_t i = 0; i < f.n_nodes; i++)
+        if (!set_add(g, i == found ? nearer : g->words.p[f.nodes + i]))
+            return FAILED;
+    return set_end(g);
+}
+
 /* The rules that a frame calls, each with the frame after it: calls of the same rule are one. */
 static bool frame_calls(ds_grammar *g, uint32_t frame)
 {
@@ -351,7 +377,7 @@ static bool close_places(ds_grammar *g, ds_state *s)
 static ds_gstate state_of_kernel(ds_grammar *g, uint32_t avoid)
 {
     uint32_t *slot;
-    ds_state s = { .n_kernel = g->kernel.n, .avoid = avoid };
+    ds_state s = { .n_kernel = g->kernel.n, .mask = UNKNOWN, .avoid = avoid };
 
     pairs_sort(g->kernel.p, g->kernel.n);
     if (!PUSH(g, g->kernel, avoid))
@@ -462,6 +488,7 @@ void ds_grammar_destroy(ds_grammar *g)
     free(g->nodes.p);
     free(g->start.p);
     free(g->rank.p);
+    free(g->countdowns.p);
     free(g->words.p);
     free(g->frames.p);
     free(g->stacks.p);
@@ -477,6 +504,9 @@ void ds_grammar_destroy(ds_grammar *g)
     free(g->places.p);
     free(g->path.p);
     free(g->found.p);
+    free(g->used.p);
+    free(g->extra);
+    free(g->ids.p);
     free(g->avoid);
     free(g->killed.p);
     free(g->kill_ids.p);

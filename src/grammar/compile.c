@@ -11,6 +11,7 @@
 enum {
     STEPS_FOR_A_NODE = 8, /* trees visited for each node that is allowed: empty ones make none */
     DEEPEST_TREE = 2000,
+    LONG_COUNTDOWN = 33, /* shorter ones aren't worth to be known */
 };
 
 typedef struct {
@@ -98,6 +99,9 @@ static uint32_t repeat(compiler *c, const ds_tree *t, uint32_t next)
         c->g->nodes.p[loop].a = body;
         next = loop;
     } else {
+        if (t->max - t->min > LONG_COUNTDOWN && c->f->trees.p[t->a].kind == T_CALL &&
+            !PUSH(c->g, c->g->countdowns, ((ds_countdown){ c->g->nodes.n, t->max - t->min })))
+            return FAILED;
         for (uint32_t i = t->min; i < t->max && next != FAILED; i++)
             next = split(c, compile(c, t->a, next), end);
     }

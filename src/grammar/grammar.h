@@ -123,7 +123,7 @@ ds_rc ds_grammar_read(ds_grammar *g, ds_gstate *s, const char *text, size_t n, s
  * text that they are spelled like; dropped ones (end of sentence, padding) nowhere. */
 typedef struct ds_token_trie ds_token_trie;
 
-/* t isn't needed afterwards. DS_E_NOMEM. About 100 ms and 4 MiB for 128k tokens. */
+/* t isn't needed afterwards. DS_E_NOMEM. About 60 ms and 13 MiB for 128k tokens. */
 ds_rc ds_token_trie_create(ds_token_trie **out, const ds_tokenizer *t, ds_err *err);
 void ds_token_trie_destroy(ds_token_trie *t);         /* NULL is fine */
 uint32_t ds_token_trie_words(const ds_token_trie *t); /* 32-bit words of a mask: one bit an id */

@@ -129,6 +129,7 @@ typedef struct {
     uint32_t kernel, n_kernel; /* into words: pairs, and behind them `avoid` */
     uint32_t places, n_places;
     uint32_t next;  /* into words: for each byte class a state, or UNKNOWN */
+    uint32_t mask;  /* into words: what its mask is made of (mask.c), UNKNOWN: not yet known */
     uint32_t avoid; /* how much of a forbidden text was just read: a row of ds_grammar.avoid */
     bool ends;      /* the text may end */
     bool leaves;    /* STACK_OPEN was popped */
@@ -141,10 +142,17 @@ enum { CONTROL_BEGIN = 0xff, CONTROL_END = 0xfe };
 
 /* Tokens that may follow a frame whatever the stack, and trie nodes where its rule may end within a token. */
 typedef struct {
+    uint32_t part;  /* of the trie that was walked; its plain tokens are allowed too */
+    uint32_t base;  /* another head, whose tokens may follow too; UNKNOWN: none */
     uint32_t *bits; /* NULL: few, as ids */
     uint32_t *ids, n_ids;
-    uint32_t *leaves, n_leaves;
+    uint32_t *leaves, n_leaves; /* nodes of that part */
 } ds_head;
+
+/* Calls of one rule in a row, each of which may be the last: number i has i others behind it. */
+typedef struct {
+    uint32_t first, n; /* the nodes first, first + 2, … */
+} ds_countdown;
 
 #define UNKNOWN UINT32_MAX
 #define FAILED (UINT32_MAX - 1)
@@ -159,7 +167,8 @@ struct ds_grammar {
     const char *full; /* what exceeded its bound; NULL: nothing */
     VEC(ds_node) nodes;
     VEC(uint32_t) start; /* of each rule */
-    VEC(uint32_t) rank;  /* of each node: lower ones lead to the end */
+    VEC(ds_countdown) countdowns;
+    VEC(uint32_t) rank; /* of each node: lower ones lead to the end */
     uint8_t class_of[256], class_byte[256];
     uint32_t n_classes;
     VEC(uint32_t) words;
@@ -179,6 +188,10 @@ struct ds_grammar {
     VEC(uint32_t) places;
     VEC(uint32_t) path;        /* states along a token */
     VEC(uint32_t) found;       /* for heads */
+    VEC(uint32_t) used;        /* heads of a mask under construction */
+    uint32_t *extra;           /* as many words as a mask has, all 0 between uses; for what a walk finds */
+    VEC(uint32_t) ids;         /* of its bits the first few, in the order in which they were found */
+    uint32_t n_extra;          /* how many there are */
     const ds_token_trie *trie; /* the masks in `heads` are for it */
     ds_gstate first;
 };
@@ -191,6 +204,9 @@ bool ds_automaton_init(ds_grammar *g);
 /* 0: not in the language; FAILED */
 ds_gstate ds_automaton_step(ds_grammar *g, ds_gstate s, uint8_t byte);
 ds_gstate ds_automaton_state(ds_grammar *g, uint32_t frame, uint32_t stack); /* the state of one place; FAILED */
+/* A frame in the middle of a countdown with more than `far` behind it: the same with only so many; else itself.
+ * FAILED. */
+uint32_t ds_automaton_nearer(ds_grammar *g, uint32_t frame, uint32_t far);
 ds_rc ds_grammar_failed(const ds_grammar *g, ds_err *err);
 
 #endif

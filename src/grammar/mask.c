@@ -2,190 +2,161 @@
  *
  * What may follow a frame while its rule stays open doesn't depend on the stack: it is found once for each frame
  * ("head"), by a walk on a stack that nobody knows. Where that walk leaves the rule within a token, only the tokens
- * below that node of the trie are walked again, with the stack that there is. */
+ * below that node of the trie are walked again, with the stack that there is.
+ *
+ * Two things keep the walks short. Most tokens are plain text, and where the language goes on with any plain text (of
+ * some length) all of them are allowed together, and only the others are walked (trie.c). And of the places in a
+ * string of bounded length, those far from its end differ only in the few tokens that are longer than the rest. */
 #include <stdlib.h>
 #include <string.h>
 
-#include "grammar/grammar_internal.h"
+#include "grammar/trie_internal.h"
 
-enum { FEW = 1024 /* ids: a head that allows fewer keeps a list */ };
-
-typedef struct {
-    uint32_t skip;  /* the next node that isn't below this one */
-    uint32_t first; /* order[first .. next node's first): tokens that end here */
-    uint16_t depth; /* bytes to here */
-    uint8_t byte;
-} trie_node;
-
-struct ds_token_trie {
-    trie_node *nodes; /* in preorder; 0 is the root; one more at the end */
-    uint32_t n_nodes, n_tokens, max_depth, n_order;
-    uint32_t *order; /* ids that may be allowed, sorted by bytes */
-    uint32_t *at;    /* of each id: the offset of its bytes; at[n_tokens] is the end */
-    char *bytes;
+enum {
+    FEW = 1024, /* ids: a head that allows fewer keeps a list */
+    LONG = 32,  /* characters of a token; longer ones are a part of their own */
+    MOST_PAIRS = 512,
 };
 
-static int compare(const ds_token_trie *t, uint32_t a, uint32_t b)
+/* Tokens that end at a node are found. */
+static bool find_tokens(ds_grammar *g, const trie_part *part, const trie_node *n)
 {
-    size_t n = t->at[a + 1] - t->at[a], m = t->at[b + 1] - t->at[b];
-    int c = memcmp(t->bytes + t->at[a], t->bytes + t->at[b], n < m ? n : m);
-
-    return c ? c : n != m ? (n > m) - (n < m) : (a > b) - (a < b);
-}
-
-/* Merge sort: the order needs the trie, which qsort can't give. */
-static void sort_ids(const ds_token_trie *t, uint32_t *p, uint32_t *tmp, uint32_t n)
-{
-    uint32_t h = n / 2, i = 0, k = h, at = 0;
-
-    if (n < 2)
-        return;
-    sort_ids(t, p, tmp, h);
-    sort_ids(t, p + h, tmp, n - h);
-    while (i < h || k < n)
-        tmp[at++] = k == n || (i < h && compare(t, p[i], p[k]) < 0) ? p[i++] : p[k++];
-    memcpy(p, tmp, n * sizeof *p);
-}
-
-static void build_nodes(ds_token_trie *t, uint32_t *open)
-{
-    const char *before = "";
-    uint32_t n_before = 0;
-
-    t->nodes[0] = (trie_node){ 0 };
-    t->n_nodes = 1;
-    open[0] = 0;
-    for (uint32_t i = 0; i < t->n_order; i++) {
-        const char *p = t->bytes + t->at[t->order[i]];
-        uint32_t n = t->at[t->order[i] + 1] - t->at[t->order[i]], same = 0;
-        while (same < n && same < n_before && p[same] == before[same])
-            same++;
-        for (uint32_t d = n_before; d > same; d--)
-            t->nodes[open[d]].skip = t->n_nodes;
-        for (uint32_t d = same + 1; d <= n; d++) {
-            open[d] = t->n_nodes;
-            t->nodes[t->n_nodes++] = (trie_node){ .first = i, .depth = (uint16_t)d, .byte = (uint8_t)p[d - 1] };
-        }
-        before = p;
-        n_before = n;
-    }
-    for (uint32_t d = 0; d <= n_before; d++)
-        t->nodes[open[d]].skip = t->n_nodes;
-    t->nodes[t->n_nodes] = (trie_node){ .first = t->n_order };
-}
-
-/* What the trie holds of a token, but for the bytes around control tokens; NULL: it is never allowed. Bytes that are
- * in no UTF-8 are kept for those. */
-static const char *token_bytes(const ds_tokenizer *tok, uint32_t id, size_t *len)
-{
-    const char *p = ds_tokenizer_bytes(tok, id, len);
-    ds_token_kind kind = ds_tokenizer_kind(tok, id);
-
-    if ((kind != DS_TOKEN_TEXT && kind != DS_TOKEN_CONTROL) || *len == 0 || *len >= UINT16_MAX - 2 || memchr(p, CONTROL_BEGIN, *len) ||
-        memchr(p, CONTROL_END, *len))
-        return NULL;
-    return p;
-}
-
-ds_rc ds_token_trie_create(ds_token_trie **out, const ds_tokenizer *tok, ds_err *err)
-{
-    ds_token_trie *t = calloc(1, sizeof *t);
-    uint32_t n = ds_tokenizer_size(tok), *tmp = NULL, *open = NULL;
-    size_t total = 0;
-
-    *out = NULL;
-    if (!t)
-        return ds_fail(err, DS_E_NOMEM, "token trie: out of memory");
-    t->n_tokens = n;
-    for (uint32_t id = 0; id < n; id++) {
-        size_t len;
-        total += token_bytes(tok, id, &len) ? len + 2 : 0;
-    }
-    t->order = malloc(((size_t)n + 1) * sizeof *t->order);
-    t->at = malloc(((size_t)n + 1) * sizeof *t->at);
-    t->bytes = malloc(total + 1);
-    t->nodes = malloc((total + 2) * sizeof *t->nodes);
-    tmp = malloc(((size_t)n + 1) * sizeof *tmp);
-    if (!t->order || !t->at || !t->bytes || !t->nodes || !tmp)
-        goto oom;
-    total = 0;
-    for (uint32_t id = 0; id < n; id++) {
-        size_t len;
-        const char *p = token_bytes(tok, id, &len);
-        bool control = ds_tokenizer_kind(tok, id) == DS_TOKEN_CONTROL;
-        t->at[id] = (uint32_t)total;
-        if (!p)
+    for (uint32_t k = n[0].first; k < n[1].first; k++) {
+        uint32_t id = part->order[k], bit = 1u << id % 32;
+        if (g->extra[id / 32] & bit)
             continue;
-        if (control)
-            t->bytes[total++] = (char)CONTROL_BEGIN;
-        memcpy(t->bytes + total, p, len);
-        total += len;
-        if (control)
-            t->bytes[total++] = (char)CONTROL_END;
-        len += control ? 2 : 0;
-        t->order[t->n_order++] = id;
-        t->max_depth = len > t->max_depth ? (uint32_t)len : t->max_depth;
-    }
-    t->at[n] = (uint32_t)total;
-    open = malloc(((size_t)t->max_depth + 1) * sizeof *open);
-    if (!open)
-        goto oom;
-    sort_ids(t, t->order, tmp, t->n_order);
-    build_nodes(t, open);
-    free(tmp);
-    free(open);
-    *out = t;
-    return DS_OK;
-oom:
-    free(tmp);
-    ds_token_trie_destroy(t);
-    return ds_fail(err, DS_E_NOMEM, "token trie: out of memory");
-}
-
-void ds_token_trie_destroy(ds_token_trie *t)
-{
-    if (!t)
-        return;
-    free(t->nodes);
-    free(t->order);
-    free(t->at);
-    free(t->bytes);
-    free(t);
-}
-
-uint32_t ds_token_trie_words(const ds_token_trie *t)
-{
-    return (t->n_tokens + 31) / 32;
-}
-
-/* All tokens below a node that can be read from state s there are set in `words`. leaves: nodes where s->leaves are
- * noted in g->found. */
-static bool walk(ds_grammar *g, const ds_token_trie *t, uint32_t node, ds_gstate s, uint32_t *words, bool leaves)
-{
-    uint32_t base = t->nodes[node].depth, end = t->nodes[node].skip;
-    ds_gstate *path;
-
-    while (g->path.n <= t->max_depth)
-        if (!PUSH(g, g->path, 0))
+        g->extra[id / 32] |= bit;
+        if (g->n_extra++ < FEW && !PUSH(g, g->ids, id))
             return false;
-    path = g->path.p;
+    }
+    return true;
+}
+
+/* Tokens below a node, where the text stands in s, that can be read. leaves: nodes that others lie below, and where
+ * s->leaves, are noted in g->found. */
+static bool walk_below(ds_grammar *g, const trie_part *part, uint32_t node, ds_gstate s, bool leaves)
+{
+    const trie_node *nodes = part->nodes;
+    uint32_t base = nodes[node].depth, end = nodes[node].skip;
+    ds_gstate *path = g->path.p;
+
     path[0] = s;
     for (uint32_t i = node + 1; i < end;) {
-        const trie_node *n = t->nodes + i;
-        ds_gstate to = g->words.p[g->states.p[path[n->depth - 1 - base]].next + g->class_of[n->byte]];
-        if (to == UNKNOWN && (to = ds_automaton_step(g, path[n->depth - 1 - base], n->byte)) == FAILED)
+        const trie_node *n = nodes + i;
+        ds_gstate from = path[n->depth - 1 - base], to = g->words.p[g->states.p[from].next + g->class_of[n->byte]];
+        if (to == UNKNOWN && (to = ds_automaton_step(g, from, n->byte)) == FAILED)
             return false;
         if (to == 0) {
             i = n->skip;
             continue;
         }
         path[n->depth - base] = to;
-        for (uint32_t k = n[0].first; k < n[1].first; k++)
-            words[t->order[k] / 32] |= 1u << t->order[k] % 32;
-        if (leaves && g->states.p[to].leaves && !PUSH(g, g->found, i))
+        if (n[0].first < n[1].first && !find_tokens(g, part, n))
+            return false;
+        if (leaves && n->skip > i + 1 && g->states.p[to].leaves && !PUSH(g, g->found, i))
             return false;
         i++;
     }
+    return true;
+}
+
+static bool walk(ds_grammar *g, const ds_token_trie *t, const trie_part *part, uint32_t node, ds_gstate s, bool leaves)
+{
+    while (g->path.n <= t->max_depth)
+        if (!PUSH(g, g->path, 0))
+            return false;
+    if (node)
+        return walk_below(g, part, node, s, leaves);
+    for (uint32_t b = 0; b < 256; b++) {
+        uint32_t i = part->child[b];
+        ds_gstate to = i ? ds_automaton_step(g, s, (uint8_t)b) : 0;
+        if (to == FAILED)
+            return false;
+        if (to == 0)
+            continue;
+        if (!find_tokens(g, part, part->nodes + i) || (leaves && g->states.p[to].leaves && !PUSH(g, g->found, i)) ||
+            !walk_below(g, part, i, to, leaves))
+            return false;
+    }
+    return true;
+}
+
+/* Room for what a walk finds. */
+static bool begin_walks(ds_grammar *g, const ds_token_trie *t)
+{
+    uint32_t n_words = ds_token_trie_words(t);
+
+    g->ids.n = g->n_extra = 0;
+    if (g->extra)
+        return true;
+    if (g->bytes + n_words * sizeof *g->extra > g->opts.max_bytes) {
+        g->full = "bytes";
+        return false;
+    }
+    g->extra = calloc(n_words + 1, sizeof *g->extra);
+    g->bytes += g->extra ? n_words * sizeof *g->extra : 0;
+    return g->extra != NULL;
+}
+
+static void end_walks(ds_grammar *g, const ds_token_trie *t)
+{
+    if (g->n_extra > g->ids.n)
+        memset(g->extra, 0, ds_token_trie_words(t) * sizeof *g->extra);
+    for (uint32_t i = 0; i < g->ids.n; i++)
+        g->extra[g->ids.p[i] / 32] = 0;
+    g->n_extra = g->ids.n = 0;
+}
+
+/* Bytes that stand for all others of their class, here and in plain text. */
+static uint32_t sorts_of(const ds_grammar *g, const ds_token_trie *t, uint8_t *byte)
+{
+    uint32_t n = 0;
+
+    for (uint32_t b = 0; b < 256; b++)
+        if (b == 0 || g->class_of[b] != g->class_of[b - 1] || t->plain_class[b] != t->plain_class[b - 1])
+            byte[n++] = (uint8_t)b;
+    return n;
+}
+
+/* *yes: everything that begins a plain text of at most `most` characters (0: of any length) can be read from s. Asks
+ * for each pair of a state there and here; gives up on many. false: memory or a bound. */
+static bool reads_plain(ds_grammar *g, const ds_token_trie *t, ds_gstate s, uint32_t most, bool *yes)
+{
+    struct {
+        ds_gstate s;
+        uint16_t row, length;
+    } seen[MOST_PAIRS];
+    uint16_t slot[4 * MOST_PAIRS] = { 0 }; /* of a pair its newest number + 1 */
+    uint8_t sorts[256];
+    uint32_t n_sorts = sorts_of(g, t, sorts), n = 1, cap = most ? MOST_PAIRS : MOST_PAIRS / 8;
+
+    *yes = false;
+    seen[0].s = s;
+    seen[0].row = seen[0].length = 0;
+    for (uint32_t at = 0; at < n; at++)
+        for (uint32_t i = 0; i < n_sorts && (most == 0 || seen[at].row || seen[at].length < most); i++) {
+            uint8_t row = t->plain[seen[at].row][sorts[i]];
+            uint16_t length = (uint16_t)(seen[at].length + (most && seen[at].row == 0));
+            uint32_t k;
+            ds_gstate to;
+            if (row == NOT_PLAIN)
+                continue;
+            to = ds_automaton_step(g, seen[at].s, sorts[i]);
+            if (to == 0 || to == FAILED)
+                return to == 0;
+            for (k = (to * 31 + row) % (4 * MOST_PAIRS); slot[k]; k = (k + 1) % (4 * MOST_PAIRS))
+                if (seen[slot[k] - 1].s == to && seen[slot[k] - 1].row == row)
+                    break;
+            if (slot[k] && seen[slot[k] - 1].length <= length)
+                continue;
+            if (n == cap)
+                return true;
+            seen[n].s = to;
+            seen[n].row = row;
+            seen[n++].length = length;
+            slot[k] = (uint16_t)n;
+        }
+    *yes = true;
     return true;
 }
 
@@ -207,81 +178,140 @@ static bool take(ds_grammar *g, uint32_t **out, const uint32_t *p, uint32_t n)
     return true;
 }
 
-static bool make_head(ds_grammar *g, const ds_token_trie *t, uint32_t frame)
+/* The head of a frame. `part`: UNKNOWN, or the one part whose tokens it has beside those of the head `base`. */
+static bool make_head(ds_grammar *g, const ds_token_trie *t, uint32_t frame, uint32_t part, uint32_t base)
 {
-    uint32_t n_words = ds_token_trie_words(t), *words = calloc(n_words + 1, sizeof *words), n = 0;
     ds_gstate s = ds_automaton_state(g, frame, STACK_OPEN);
-    ds_head h = { 0 };
-    bool ok = false;
+    ds_head h = { .part = part, .base = base };
+    bool ok = begin_walks(g, t) && s != FAILED, plain = false;
 
+    if (part == UNKNOWN) { /* the first part whose plain tokens fit, else all tokens */
+        for (h.part = 1; h.part < N_PLAIN && ok && !plain; h.part += !plain)
+            ok = reads_plain(g, t, s, t->parts[h.part].most, &plain);
+        h.part = plain ? h.part : 0;
+    }
     g->found.n = 0;
-    if (!words || s == FAILED || (g->states.p[s].leaves && !PUSH(g, g->found, 0)) || !walk(g, t, 0, s, words, true))
-        goto out;
+    ok = ok && (!g->states.p[s].leaves || PUSH(g, g->found, 0)) && walk(g, t, &t->parts[h.part], 0, s, true);
     h.n_leaves = g->found.n;
-    if (!take(g, &h.leaves, g->found.p, g->found.n))
-        goto out;
-    for (uint32_t i = 0; i < n_words; i++)
-        n += (uint32_t)__builtin_popcount(words[i]);
-    if (n >= FEW) {
-        ok = take(g, &h.bits, words, n_words);
-    } else {
-        g->found.n = 0;
-        for (uint32_t i = 0; i < n_words; i++)
-            for (uint32_t w = words[i]; w; w &= w - 1)
-                if (!PUSH(g, g->found, 32 * i + (uint32_t)__builtin_ctz(w)))
-                    goto out;
-        h.n_ids = n;
-        ok = take(g, &h.ids, g->found.p, n);
+    ok = ok && take(g, &h.leaves, g->found.p, g->found.n);
+    if (ok && g->n_extra > g->ids.n) {
+        ok = take(g, &h.bits, g->extra, ds_token_trie_words(t));
+    } else if (ok) {
+        h.n_ids = g->ids.n;
+        ok = take(g, &h.ids, g->ids.p, g->ids.n);
     }
-    ok = ok && PUSH(g, g->heads, h);
-    if (ok)
+    end_walks(g, t);
+    if (ok && PUSH(g, g->heads, h)) {
         g->frames.p[frame].head = g->heads.n - 1;
-out:
-    if (!ok) {
-        free(h.leaves);
-        free(h.bits);
-        free(h.ids);
+        return true;
     }
-    free(words);
+    free(h.leaves);
+    free(h.bits);
+    free(h.ids);
+    return false;
+}
+
+/* The frame's head is made, if it isn't there. */
+static bool head_of(ds_grammar *g, const ds_token_trie *t, uint32_t frame)
+{
+    uint32_t near;
+
+    if (g->frames.p[frame].head != UNKNOWN)
+        return true;
+    near = ds_automaton_nearer(g, frame, LONG);
+    if (near == FAILED)
+        return false;
+    if (near == frame)
+        return make_head(g, t, frame, UNKNOWN, UNKNOWN);
+    if (g->frames.p[near].head == UNKNOWN && !make_head(g, t, near, UNKNOWN, UNKNOWN))
+        return false;
+    return make_head(g, t, frame, N_PLAIN, g->frames.p[near].head);
+}
+
+/* What follows one place: heads into g->used, each with the stack below its rule, STACK_EMPTY: where that has no say,
+ * for the rule ends at the end of a token, if at all. The stack gets shorter with each turn. */
+static bool add_place(ds_grammar *g, const ds_token_trie *t, uint32_t frame, uint32_t stack)
+{
+    for (;;) {
+        bool root = false;
+
+        if (!head_of(g, t, frame))
+            return false;
+        for (uint32_t at = g->frames.p[frame].head; at != UNKNOWN; at = g->heads.p[at].base) {
+            const ds_head *h = g->heads.p + at;
+            bool own = h->n_leaves > 0 && h->leaves[0] == 0; /* the root is always the first */
+            if (!PUSH(g, g->used, at) || !PUSH(g, g->used, h->n_leaves > own ? stack : STACK_EMPTY))
+                return false;
+            root |= own;
+        }
+        if (!root || stack == STACK_EMPTY)
+            return true;
+        frame = g->stacks.p[stack].frame;
+        stack = g->stacks.p[stack].below;
+    }
+}
+
+/* Tokens that leave the rule of a head. */
+static bool walk_leaves(ds_grammar *g, const ds_token_trie *t, uint32_t head, uint32_t stack)
+{
+    ds_gstate s = ds_automaton_state(g, g->stacks.p[stack].frame, g->stacks.p[stack].below);
+    ds_head h = g->heads.p[head];
+
+    for (uint32_t i = 0; i < h.n_leaves && s != FAILED; i++)
+        if (h.leaves[i] && !walk(g, t, &t->parts[h.part], h.leaves[i], s, false))
+            return false;
+    return s != FAILED;
+}
+
+/* What the mask of s is made of, kept in words: the number of heads, heads; the number of tokens, tokens. */
+static bool make_mask(ds_grammar *g, const ds_token_trie *t, ds_gstate s)
+{
+    uint32_t n_words = ds_token_trie_words(t), at;
+    ds_state state = g->states.p[s];
+    bool ok = true;
+
+    g->used.n = 0;
+    for (uint32_t i = 0; i < state.n_kernel && ok; i += 2)
+        ok = add_place(g, t, g->words.p[state.kernel + i], g->words.p[state.kernel + i + 1]);
+    ok = ok && begin_walks(g, t);
+    for (uint32_t i = 0; i < g->used.n && ok; i += 2)
+        ok = g->used.p[i + 1] == STACK_EMPTY || walk_leaves(g, t, g->used.p[i], g->used.p[i + 1]);
+    at = g->words.n;
+    ok = ok && PUSH(g, g->words, g->used.n / 2);
+    for (uint32_t i = 0; i < g->used.n && ok; i += 2)
+        ok = PUSH(g, g->words, g->used.p[i]);
+    ok = ok && PUSH(g, g->words, g->n_extra);
+    if (ok && g->n_extra == g->ids.n)
+        for (uint32_t i = 0; i < g->ids.n && ok; i++)
+            ok = PUSH(g, g->words, g->ids.p[i]);
+    else
+        for (uint32_t i = 0; i < n_words && ok; i++)
+            for (uint32_t w = g->extra[i]; w && ok; w &= w - 1)
+                ok = PUSH(g, g->words, 32 * i + (uint32_t)__builtin_ctz(w));
+    if (g->extra)
+        end_walks(g, t);
+    if (ok)
+        g->states.p[s].mask = at;
     return ok;
 }
 
-/* Tokens that may follow one place. The stack gets shorter with each turn. */
-static bool add_place(ds_grammar *g, const ds_token_trie *t, uint32_t frame, uint32_t stack, uint32_t *words)
+static void put_mask(const ds_grammar *g, const ds_token_trie *t, const uint32_t *parts, uint32_t *words)
 {
-    for (;;) {
-        const ds_head *h;
-        bool root = false;
-        uint32_t below, after;
-        ds_gstate s = UNKNOWN;
+    uint32_t n_words = ds_token_trie_words(t);
 
-        if (g->frames.p[frame].head == UNKNOWN && !make_head(g, t, frame))
-            return false;
-        h = g->heads.p + g->frames.p[frame].head;
-        if (h->bits)
-            for (uint32_t i = 0; i < ds_token_trie_words(t); i++)
-                words[i] |= h->bits[i];
+    memset(words, 0, n_words * sizeof *words);
+    for (uint32_t k = *parts++; k > 0; k--) {
+        const ds_head *h = g->heads.p + *parts++;
+        const uint32_t *plain = t->parts[h->part].plain;
+        for (uint32_t i = 0; plain && i < n_words; i++)
+            words[i] |= plain[i];
+        for (uint32_t i = 0; h->bits && i < n_words; i++)
+            words[i] |= h->bits[i];
         for (uint32_t i = 0; i < h->n_ids; i++)
             words[h->ids[i] / 32] |= 1u << h->ids[i] % 32;
-        if (stack == STACK_EMPTY)
-            return true;
-        after = g->stacks.p[stack].frame;
-        below = g->stacks.p[stack].below;
-        for (uint32_t i = 0; i < h->n_leaves; i++) {
-            if (h->leaves[i] == 0) {
-                root = true;
-                continue;
-            }
-            if (s == UNKNOWN && (s = ds_automaton_state(g, after, below)) == FAILED)
-                return false;
-            if (!walk(g, t, h->leaves[i], s, words, false))
-                return false;
-        }
-        if (!root)
-            return true;
-        frame = after;
-        stack = below;
     }
+    for (uint32_t k = *parts++; k > 0; k--, parts++)
+        words[*parts / 32] |= 1u << *parts % 32;
 }
 
 /* Tokens that complete a forbidden text, `row` of which was read already, into g->kill_ids. Row 0: those that hold a
@@ -291,12 +321,14 @@ static bool make_kill(ds_grammar *g, const ds_token_trie *t, uint32_t row)
     uint32_t first = g->kill_ids.n;
     uint16_t *path;
 
-    for (uint32_t i = 0; i < t->n_order && row == 0; i++) { /* forbidden texts begin with '<' */
-        const char *p = t->bytes + t->at[t->order[i]], *end = t->bytes + t->at[t->order[i] + 1];
+    const trie_part *all = t->parts;
+
+    for (uint32_t i = 0; i < all->n_order && row == 0; i++) { /* forbidden texts begin with '<' */
+        const char *p = t->bytes + t->at[all->order[i]], *end = t->bytes + t->at[all->order[i] + 1];
         uint32_t at = 0;
         for (p = memchr(p, '<', (size_t)(end - p)); p && p < end && at != AVOIDED; p++)
             at = g->avoid[at][(uint8_t)*p];
-        if (at == AVOIDED && !PUSH(g, g->kill_ids, t->order[i]))
+        if (at == AVOIDED && !PUSH(g, g->kill_ids, all->order[i]))
             return false;
     }
     path = row ? malloc((t->max_depth + 1) * sizeof *path) : NULL;
@@ -304,12 +336,12 @@ static bool make_kill(ds_grammar *g, const ds_token_trie *t, uint32_t row)
         return false;
     if (row)
         path[0] = (uint16_t)row;
-    for (uint32_t i = 1; i < t->n_nodes && row;) {
-        const trie_node *n = t->nodes + i;
+    for (uint32_t i = 1; i < all->n_nodes && row;) {
+        const trie_node *n = all->nodes + i;
         uint16_t to = g->avoid[path[n->depth - 1]][n->byte];
         path[n->depth] = to;
-        for (uint32_t k = n->first; to == AVOIDED && k < t->nodes[n->skip].first; k++)
-            if (!PUSH(g, g->kill_ids, t->order[k])) {
+        for (uint32_t k = n->first; to == AVOIDED && k < all->nodes[n->skip].first; k++)
+            if (!PUSH(g, g->kill_ids, all->order[k])) {
                 free(path);
                 return false;
             }
@@ -339,10 +371,9 @@ ds_rc ds_grammar_mask(ds_grammar *g, const ds_token_trie *t, ds_gstate s, uint32
     if (g->trie && g->trie != t)
         return ds_fail(err, DS_E_ARG, "a grammar is used with one vocabulary");
     g->trie = t;
-    memset(words, 0, ds_token_trie_words(t) * sizeof *words);
-    for (uint32_t i = 0; i < at.n_kernel; i += 2)
-        if (!add_place(g, t, g->words.p[at.kernel + i], g->words.p[at.kernel + i + 1], words))
-            return ds_grammar_failed(g, err);
+    if (at.mask == UNKNOWN && !make_mask(g, t, s))
+        return ds_grammar_failed(g, err);
+    put_mask(g, t, g->words.p + g->states.p[s].mask, words);
     if (g->avoid && !(kill(g, t, 0, words) && (at.avoid == 0 || kill(g, t, at.avoid, words))))
         return ds_grammar_failed(g, err);
     return DS_OK;

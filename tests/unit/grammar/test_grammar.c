@@ -94,8 +94,8 @@ static void regex_refusals(void **state)
 
 static void regex_masks(void **state)
 {
-    static const char *const patterns[] = { "\"[^\"\\\\]*\"", "(yes|no|maybe), .*", "[a-z]+( [a-z]+){0,3}", "(ab|a)(c|bcd)*",
-                                            "\\p{L}{2,5}!?" };
+    static const char *const patterns[] = { "\"[^\"\\\\]*\"", "(yes|no|maybe), .*", "[a-z]+( [a-z]+){0,3}", "[^x]{0,60}",
+                                            ".{30,40}!",      "(ab|a)(c|bcd)*",     "\\p{L}{2,5}!?" };
 
     (void)state;
     for (size_t i = 0; i < sizeof patterns / sizeof *patterns; i++) {
@@ -202,6 +202,10 @@ static void schema_masks(void **state)
         "{\"type\":\"object\",\"properties\":{\"on\":{\"type\":\"boolean\"}},\"additionalProperties\":{\"type\":\"string\",\"maxLength\":3}"
         "}",
         "{\"type\":\"string\",\"pattern\":\"^[a-z\\\"]+( [a-z]+)*$\"}",
+        /* bounded strings: far from the end and near it, with a bound below and without */
+        "{\"type\":\"string\",\"maxLength\":200}",
+        "{\"type\":\"string\",\"minLength\":3,\"maxLength\":45}",
+        "{\"type\":\"array\",\"items\":{\"type\":\"string\",\"maxLength\":7},\"maxItems\":3}",
     };
 
     (void)state;
