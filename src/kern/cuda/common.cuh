@@ -22,6 +22,9 @@ struct ds_stream {
 /* Remembers the first failure of a device (device.cu). */
 void ds_cuda_failed(struct ds_cuda_device *d, cudaError_t rc, const char *what);
 
+/* Multiprocessors of the device that e runs on (device.cu). */
+unsigned ds_cuda_sms(const ds_exec *e);
+
 static inline cudaStream_t stream_of(const ds_exec *e)
 {
     return ((const struct ds_stream *)e->stream)->s;

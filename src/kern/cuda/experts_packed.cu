@@ -1,7 +1,7 @@
 /* Experts with packed MXFP4 weights (packed.cuh), bf16 mode: three launches.
  *
  *   plan    one block: pairs (row, rank) by expert, each expert's in blocks of N slots
- *   gather  a block a slot: its row as bf16, in the form that the products take
+ *   gather  rows as bf16, to their slots, in the form that the products take
  *   product as many blocks as fit the GPU at once, each with tiles (256 outputs, a block of N slots): first all of
  *   W1 and W3, then all of
  *           W2, so that weights stream without a break. A tile of W2 waits until W1 and W3 are done for its slots.
@@ -24,27 +24,43 @@ typedef struct {
     const ds_cuda_expert *w;
     uint32_t *n_blocks, *ready; /* of slots; [blocks]: warps that have written hidden values */
     uint32_t *expert;           /* [blocks] */
-    int32_t *pair;              /* [slots], or NONE */
+    int32_t *pair, *slot;       /* [slots], [pairs]: each other's, or NONE */
     float *weight;              /* [slots] */
     uint16_t *x, *h;            /* [slots][d], [slots][inner] */
 } work;
 
 /* ---- plan ---- */
 
+/* f(pair, its expert here, or a number that none has), some of them read ahead. */
+template <typename F> static __device__ __forceinline__ void for_pairs(const work &j, F f)
+{
+    enum { AHEAD = 8 };
+    size_t pairs = j.a.rows * j.a.k;
+
+    for (size_t p0 = threadIdx.x; p0 < pairs; p0 += AHEAD * PLAN_THREADS) {
+        uint32_t x[AHEAD];
+#pragma unroll
+        for (int i = 0; i < AHEAD; i++)
+            x[i] = p0 + i * PLAN_THREADS < pairs ? (uint32_t)j.a.sel[p0 + i * PLAN_THREADS] - j.a.first : 0;
+#pragma unroll
+        for (int i = 0; i < AHEAD; i++)
+            if (p0 + i * PLAN_THREADS < pairs)
+                f(p0 + i * PLAN_THREADS, x[i]);
+    }
+}
+
 static __global__ void __launch_bounds__(PLAN_THREADS) plan_kernel(work j, uint32_t N)
 {
     extern __shared__ uint32_t shared[];
     uint32_t n = j.a.n, *count = shared, *next = shared + n, lane = threadIdx.x % 32;
-    size_t pairs = j.a.rows * j.a.k;
 
     for (uint32_t x = threadIdx.x; x < n; x += PLAN_THREADS)
         count[x] = 0;
     __syncthreads();
-    for (size_t p = threadIdx.x; p < pairs; p += PLAN_THREADS) {
-        uint32_t x = (uint32_t)j.a.sel[p] - j.a.first;
+    for_pairs(j, [&](size_t, uint32_t x) {
         if (x < n)
             atomicAdd(&count[x], 1u);
-    }
+    });
     __syncthreads();
     if (threadIdx.x < 32) { /* running sums of 32 experts at a time */
         uint32_t at = 0;
@@ -72,34 +88,33 @@ static __global__ void __launch_bounds__(PLAN_THREADS) plan_kernel(work j, uint3
             j.pair[s] = NONE;
     }
     __syncthreads();
-    for (size_t p = threadIdx.x; p < pairs; p += PLAN_THREADS) { /* order within an expert is whatever comes: slots are independent */
-        uint32_t x = (uint32_t)j.a.sel[p] - j.a.first;
-        if (x < n)
-            j.pair[atomicAdd(&next[x], 1u)] = (int32_t)p;
-    }
+    for_pairs(j, [&](size_t p, uint32_t x) { /* order within an expert is whatever comes: slots are independent */
+                                             uint32_t slot = x < n ? atomicAdd(&next[x], 1u) : 0;
+                                             if (x < n)
+                                                 j.pair[slot] = (int32_t)p;
+                                             j.slot[p] = x < n ? (int32_t)slot : NONE;
+    });
 }
 
-/* ---- gather ---- */
+/* ---- gather: a thread has 16 bytes of a row, which go to all the row's slots ---- */
 
 static __global__ void __launch_bounds__(GATHER_THREADS) gather_kernel(work j, uint32_t N)
 {
-    uint32_t slot = blockIdx.x, block = slot / N, in = slot % N;
+    uint32_t r = blockIdx.x, i = blockIdx.y * GATHER_THREADS + threadIdx.x;
+    const float4 *x = (const float4 *)(j.a.x + (size_t)r * j.a.d);
 
-    if (block >= *j.n_blocks)
+    if (i >= j.a.d / 8)
         return;
-    int32_t pair = j.pair[slot];
-    const float4 *x = (const float4 *)(j.a.x + (size_t)(pair < 0 ? 0 : (uint32_t)pair / j.a.k) * j.a.d);
-    uint4 *to = (uint4 *)j.x + (size_t)block * N * (j.a.d / 8) + in * 8;
-
-    if (threadIdx.x == 0)
-        j.weight[slot] = pair < 0 ? 0.0f : j.a.w[pair];
-    for (uint32_t i = threadIdx.x; i < j.a.d / 8; i += GATHER_THREADS) {
-        uint4 v = make_uint4(0, 0, 0, 0);
-        if (pair >= 0) {
-            float4 lo = x[2 * i], hi = x[2 * i + 1];
-            v = make_uint4(bf16_pair(lo.x, lo.y), bf16_pair(lo.z, lo.w), bf16_pair(hi.x, hi.y), bf16_pair(hi.z, hi.w));
-        }
-        to[(size_t)(i / 8) * N * 8 + (i % 8 ^ in % 8)] = v;
+    float4 lo = x[2 * i], hi = x[2 * i + 1];
+    uint4 v = make_uint4(bf16_pair(lo.x, lo.y), bf16_pair(lo.z, lo.w), bf16_pair(hi.x, hi.y), bf16_pair(hi.z, hi.w));
+    for (uint32_t k = 0; k < j.a.k; k++) {
+        int32_t slot = j.slot[(size_t)r * j.a.k + k];
+        if (slot == NONE)
+            continue;
+        uint32_t block = (uint32_t)slot / N, in = (uint32_t)slot % N;
+        ((uint4 *)j.x)[((size_t)block * (j.a.d / 64) + i / 8) * N * 8 + in * 8 + ((i % 8) ^ (in % 8))] = v;
+        if (i == 0)
+            j.weight[slot] = j.a.w[(size_t)r * j.a.k + k];
     }
 }
 
@@ -140,10 +155,9 @@ static __device__ __forceinline__ tile_of find_tile(const work &j, uint32_t i, u
 template <typename S> static __device__ void send(const work &j, uint32_t stages, uint32_t full, uint32_t empty)
 {
     uint32_t blocks = *j.n_blocks, tiles = blocks * (2 * j.a.inner / TILE_ALL + j.a.d / TILE_ALL), slot = 0, turn = 0;
-    uint64_t once = policy_once(), keep = policy_keep();
+    /* Weights that are read once don't push out what comes again; with many rows blocks of slots share an expert's weights. */
+    uint64_t once = S::WIDE ? policy_none() : policy_once(), keep = S::WIDE ? policy_none() : policy_keep();
 
-    if (S::N >= 64)
-        once = keep; /* blocks of slots share an expert's weights */
     for (uint32_t i = blockIdx.x; i < tiles; i += gridDim.x) {
         tile_of t = find_tile(j, i, blocks, S::N);
         if (t.last) {
@@ -228,9 +242,7 @@ static __device__ __forceinline__ void multiply(float (&acc)[S::TILES][S::N / 8]
                     unpack(a, s == 0 ? c.x : (s == 1 ? c.y : (s == 2 ? c.z : c.w)), packed_factors(q % 2 ? f.y : f.x, s / 2));
 #pragma unroll
                     for (int n = 0; n < S::N / 8; n++)
-                        asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-                            : ACC_4(acc[t][n])
-                            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[n][s / 2][s % 2 * 2]), "r"(b[n][s / 2][s % 2 * 2 + 1]));
+                        mma16(acc[t][n], a, b[n][s / 2][s % 2 * 2], b[n][s / 2][s % 2 * 2 + 1]);
                 }
         }
         __syncwarp();
@@ -410,7 +422,7 @@ size_t ds_experts_packed_scratch(const ds_kern_limits *lim)
         size_t all = slots_in_all(pairs, n, slots_for(pairs, n));
         most = all > most ? all : most;
     }
-    return most * ((size_t)(lim->d + lim->inner) * sizeof(uint16_t) + 4 * sizeof(uint32_t)) + 1024;
+    return most * ((size_t)(lim->d + lim->inner) * sizeof(uint16_t) + 5 * sizeof(uint32_t)) + 1024;
 }
 
 template <typename S> static void launch(ds_exec *e, const work *j, unsigned sms)
@@ -431,11 +443,12 @@ void ds_experts_packed(ds_exec *e, const ds_op_experts_part *a, const ds_cuda_ex
     j.ready = (uint32_t *)ds_exec_scratch(e, slots / N * sizeof(uint32_t));
     j.expert = (uint32_t *)ds_exec_scratch(e, slots / N * sizeof(uint32_t));
     j.pair = (int32_t *)ds_exec_scratch(e, slots * sizeof(int32_t));
+    j.slot = (int32_t *)ds_exec_scratch(e, pairs * sizeof(int32_t));
     j.weight = (float *)ds_exec_scratch(e, slots * sizeof(float));
     j.x = (uint16_t *)ds_exec_scratch(e, slots * a->d * sizeof(uint16_t));
     j.h = (uint16_t *)ds_exec_scratch(e, slots * a->inner * sizeof(uint16_t));
     plan_kernel<<<1, PLAN_THREADS, 2 * a->n * sizeof(uint32_t), stream_of(e)>>>(j, N);
-    gather_kernel<<<(unsigned)slots, GATHER_THREADS, 0, stream_of(e)>>>(j, N);
+    gather_kernel<<<dim3((unsigned)a->rows, blocks_of(a->d / 8, GATHER_THREADS)), GATHER_THREADS, 0, stream_of(e)>>>(j, N);
     switch (N) {
     case 8:
         launch<shape<8, 2, 256, 5>>(e, &j, sms);

@@ -8,7 +8,4 @@
 void ds_experts_packed(ds_exec *e, const ds_op_experts_part *a, const ds_cuda_expert *w);
 size_t ds_experts_packed_scratch(const ds_kern_limits *lim);
 
-/* Multiprocessors of the device that e runs on (device.cu). */
-unsigned ds_cuda_sms(const ds_exec *e);
-
 #endif

@@ -1,7 +1,8 @@
-/* Linear layers. In bf16 mode the types of product.cuh go to the tensor cores: a block has 32 outputs, its warps
- * share the inputs, and up to 64 rows pass at once. All else (f32 activations, f32 weights, odd widths) is a warp an
- * output with a chain of f32 FMAs a lane. Bound by bytes of the weight up to some 16 rows, then by activations that
- * come through the L2 for every 32 outputs. */
+/* Linear layers. FP8 in bf16 mode: linear_fp8.cu, but for odd widths. Other types of product.cuh, and those, go to
+ * the tensor cores: a block has 32 outputs, its warps share the inputs, and up to 64 rows pass at once. All else
+ * (f32 activations, f32 weights, odd widths) is a warp an output with a chain of f32 FMAs a lane. Bound by bytes of
+ * the weight up to some 16 rows, then by activations that come through the L2 for every 32 outputs. */
+#include "linear_fp8.cuh"
 #include "product.cuh"
 
 static __global__ void to_bf16_kernel(uint16_t *dst, const float *x, size_t rows, size_t ldx, size_t n, ds_mat_type type)
@@ -153,6 +154,8 @@ void ds_linear_cuda(ds_exec *e, const ds_op_linear *a)
         return;
     if (!e->bf16 || !has_product(w)) {
         plain(e, a);
+    } else if (ds_linear_fp8_takes(a)) {
+        ds_linear_fp8(e, a);
     } else {
         uint16_t *x = (uint16_t *)ds_exec_scratch(e, a->rows * n * sizeof *x);
         args j = { *a, { (const uint8_t *)w->data, w->scale, w->in, w->out }, x, 0, e->bf16 };
@@ -172,7 +175,7 @@ void ds_linear_cuda(ds_exec *e, const ds_op_linear *a)
 size_t ds_linear_cuda_scratch(const ds_kern_limits *lim)
 {
     size_t in = lim->widest_in > lim->heads * lim->head_dim ? lim->widest_in : (size_t)lim->heads * lim->head_dim;
-    return (size_t)lim->max_rows * in * sizeof(uint16_t) + 64;
+    return ds_linear_fp8_scratch(lim->max_rows, in);
 }
 
 static __global__ void dequant_kernel(ds_op_dequant a, ds_mat w)

@@ -74,9 +74,9 @@ static void linear_matches_ref(void **state)
         size_t rows;
         uint32_t groups;
     } cases[] = {
-        { 32, 1, 0, 1 },    { 32, 1, 1, 1 },    { 64, 16, 1, 1 },   { 96, 40, 3, 1 },   { 384, 33, 1, 1 },
-        { 384, 33, 17, 1 }, { 192, 256, 5, 2 }, { 64, 6, 9, 3 },    { 1056, 20, 6, 1 }, { 2304, 18, 2, 1 },
-        { 160, 47, 70, 1 }, { 32, 16, 200, 1 }, { 5120, 34, 1, 1 },
+        { 32, 1, 0, 1 },    { 32, 1, 1, 1 },    { 64, 16, 1, 1 },   { 96, 40, 3, 1 },     { 384, 33, 1, 1 },
+        { 384, 33, 17, 1 }, { 192, 256, 5, 2 }, { 64, 6, 9, 3 },    { 1056, 20, 6, 1 },   { 2304, 18, 2, 1 },
+        { 160, 47, 70, 1 }, { 32, 16, 200, 1 }, { 5120, 34, 1, 1 }, { 128, 192, 100, 2 }, { 256, 96, 20, 3 },
     };
 
     for (int bf16 = 0; bf16 < 2; bf16++) {
@@ -101,22 +101,23 @@ static void linear_takes_every_scale(void **state)
 
     for (int bf16 = 0; bf16 < 2; bf16++)
         for (int t = 2; t < N_TYPES; t++)
-            for (unsigned scale = 0; scale < 255; scale++) {
-                ds_mat w = random_mat(&s, types[t], 32, 3);
-                float *x = random_floats(&s, 2 * 32, scale < 64 ? 0x1p40f : 0x1p-40f, true), want[6], got[6];
+            for (unsigned i = 0; i < 2 * 255; i++) {
+                unsigned scale = i / 2, in = i % 2 ? 128 : 32;
+                ds_mat w = random_mat(&s, types[t], in, 3);
+                float *x = random_floats(&s, 2 * in, scale < 64 ? 0x1p40f : 0x1p-40f, true), want[6], got[6];
                 double bound[6];
                 v->e.bf16 = bf16;
-                memset((void *)w.scale, (int)scale, 3);
-                ds_op_linear a = { .y = want, .x = x, .w = &w, .rows = 2, .ldx = 32, .ldy = 3, .groups = 1 };
+                memset((void *)w.scale, (int)scale, w.type == DS_MAT_FP8_32X32 ? in / 32 : 3 * in / 32);
+                ds_op_linear a = { .y = want, .x = x, .w = &w, .rows = 2, .ldx = in, .ldy = 3, .groups = 1 };
                 reference_linear(v, &a, bound);
-                for (int i = 0; i < 6; i++)
-                    bound[i] =
-                        (double)want[i] > 3e38 || (double)want[i] < -3e38 ? INFINITY : bound[i] + (bf16 ? 32 * 0x1p-126 * 0x1p42 : 1e-37);
+                for (int k = 0; k < 6; k++)
+                    bound[k] =
+                        (double)want[k] > 3e38 || (double)want[k] < -3e38 ? INFINITY : bound[k] + (bf16 ? in * 0x1p-126 * 0x1p42 : 1e-37);
                 a.y = got;
                 v->k.linear(&v->e, &a);
-                for (int i = 0; i < 6; i++)
-                    if (!isfinite(want[i]))
-                        got[i] = want[i];
+                for (int k = 0; k < 6; k++)
+                    if (!isfinite(want[k]))
+                        got[k] = want[k];
                 assert_within(got, want, bound, 6, "scale");
                 free_mat(&w);
                 free(x);
@@ -131,11 +132,11 @@ static void linear_is_row_invariant(void **state)
     static const struct {
         uint32_t in;
         uint64_t out;
-    } shapes[] = { { 96, 21 }, { 2112, 19 } };
+    } shapes[] = { { 96, 21 }, { 2112, 19 }, { 640, 70 } };
 
     for (int bf16 = 0; bf16 < 2; bf16++)
         for (int t = 0; t < N_TYPES; t++)
-            for (size_t c = 0; c < 2; c++) {
+            for (size_t c = 0; c < sizeof shapes / sizeof *shapes; c++) {
                 uint32_t in = shapes[c].in;
                 size_t out = shapes[c].out;
                 ds_mat w = random_mat(&s, types[t], in, out);
