@@ -36,3 +36,31 @@ extern "C" double bench_gpu_read(void *p, size_t bytes)
     cudaEventDestroy(b);
     return (double)bytes / best * 1e-6;
 }
+
+/* The clock of a multiprocessor that has nothing else to do, now. */
+static __global__ void clock_kernel(double *mhz)
+{
+    unsigned long long t0, t1;
+    long long c0;
+
+    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(t0));
+    c0 = clock64();
+    do
+        asm volatile("mov.u64 %0, %globaltimer;" : "=l"(t1));
+    while (t1 - t0 < 100000);
+    *mhz = (double)(clock64() - c0) * 1e3 / (double)(t1 - t0);
+}
+
+/* 0: it failed. */
+extern "C" double bench_gpu_mhz(void)
+{
+    double *p, mhz = 0.0;
+
+    if (cudaMallocHost(&p, sizeof *p) != cudaSuccess)
+        return 0.0;
+    clock_kernel<<<1, 1>>>(p);
+    if (cudaDeviceSynchronize() == cudaSuccess)
+        mhz = *p;
+    cudaFreeHost(p);
+    return mhz;
+}

@@ -13,10 +13,10 @@
 #include "attention.cuh"
 #include "hopper.cuh"
 
-enum { HEADS = 64, KEYS = 64, TILES = 2, LISTS = 4, COLUMNS = 16 /* a lane's */ };
+enum { HEADS = 64, KEYS = 64, TILES = 2, COLUMNS = 16 /* a lane's */, LIST = 2048 };
 enum { LOADERS = 128, READERS = 256, THREADS = LOADERS + READERS };
 enum { CHUNK_BYTES = 64 * 128, TILE_BYTES = MMA_DIM / 64 * CHUNK_BYTES, SHARED_BYTES = (1 + TILES) * TILE_BYTES + 1024 };
-enum { LOADER_REGS = 40, READER_REGS = 232, FLIGHT = 4 /* entries that a warp reads at once */ };
+enum { LOADER_REGS = 56, READER_REGS = 224, FLIGHT = 4 /* entries that a warp reads at once */ };
 
 typedef struct {
     ds_step st;
@@ -32,101 +32,129 @@ static __device__ __forceinline__ const uint8_t *record_of(const args &j, uint32
     return t >= pos0 ? j.a.rec + (j.st.row0[s] + (size_t)(t - pos0)) * DS_WIN_REC(MMA_DIM) : ring_at(j.a.ring, j.st.slot[s], t);
 }
 
+/* ---- decoding ---- */
+
 /* A lane's 16 columns of a record: codes, and the scale's byte. */
 typedef struct {
     uint32_t w[4], scale;
 } piece_of;
 
-static __device__ __forceinline__ piece_of load_piece(const uint8_t *rec, bool window, uint32_t c)
-{
-    const uint8_t *p = rec + (window ? c : c / 2);
-    piece_of x = { { 0 }, rec[window ? MMA_DIM + c / 32 : MMA_DIM / 2 + c / 16] };
-    if (((uintptr_t)rec & 15) == 0 && window) {
-        uint4 v = *(const uint4 *)p;
-        x.w[0] = v.x, x.w[1] = v.y, x.w[2] = v.z, x.w[3] = v.w;
-    } else if (((uintptr_t)rec & 7) == 0 && !window) {
-        uint2 v = *(const uint2 *)p;
-        x.w[0] = v.x, x.w[1] = v.y;
-    } else {
-        for (int w = 0; w < (window ? 4 : 2); w++)
-            x.w[w] = bytes4(p + 4 * w);
-    }
-    return x;
-}
-
-/* As bf16: exact, a scale has four bits at most and a code two or four. A NaN stands in the scale alone. */
-static __device__ __forceinline__ void decode16(uint32_t dst[8], const piece_of &x, bool window)
+static __device__ __forceinline__ void load_piece(piece_of *x, const uint8_t *rec, bool window, uint32_t lane)
 {
     if (window) {
-        uint32_t scale = bf16_bits(e8m0_value(x.scale)) * 0x10001u;
-#pragma unroll
-        for (int k = 0; k < 8; k++)
-            dst[k] = mul2(mul2(small_e4m3(__byte_perm(x.w[k / 2], 0, k % 2 ? 0x3424 : 0x1404)), 0x7b807b80u), scale); /* 2^120 */
+        const uint8_t *p = rec + lane * COLUMNS;
+        uint4 v = make_uint4(0, 0, 0, 0);
+        if (((uintptr_t)rec & 15) == 0)
+            v = *(const uint4 *)p;
+        else
+            v = make_uint4(bytes4(p), bytes4(p + 4), bytes4(p + 8), bytes4(p + 12));
+        x->w[0] = v.x, x->w[1] = v.y, x->w[2] = v.z, x->w[3] = v.w;
+        x->scale = rec[MMA_DIM + lane / 2];
     } else {
-        uint32_t scale = bf16_bits(e4m3_value(x.scale)) * 0x10001u;
-#pragma unroll
-        for (int w = 0; w < 2; w++) {
-            uint32_t even = x.w[w] & 0x0f0f0f0fu, odd = x.w[w] >> 4 & 0x0f0f0f0fu;
-            dst[4 * w] = mul2(mul2(small_e2m1(__byte_perm(even, odd, 0x0400)), 0x7e807e80u), scale); /* 2^126 */
-            dst[4 * w + 1] = mul2(mul2(small_e2m1(__byte_perm(even, odd, 0x0501)), 0x7e807e80u), scale);
-            dst[4 * w + 2] = mul2(mul2(small_e2m1(__byte_perm(even, odd, 0x0602)), 0x7e807e80u), scale);
-            dst[4 * w + 3] = mul2(mul2(small_e2m1(__byte_perm(even, odd, 0x0703)), 0x7e807e80u), scale);
-        }
+        const uint8_t *p = rec + lane * (COLUMNS / 2);
+        uint2 v = make_uint2(0, 0);
+        if (((uintptr_t)rec & 7) == 0)
+            v = *(const uint2 *)p;
+        else
+            v = make_uint2(bytes4(p), bytes4(p + 4));
+        x->w[0] = v.x, x->w[1] = v.y;
+        x->scale = rec[MMA_DIM / 2 + lane];
     }
 }
 
-/* ---- decoding ---- */
+/* Entries stand in shared memory as bf16 that are too small by SHRINK, exactly: a scale has four bits at most and a
+ * code two or four. So a code of a selected entry, which lands in the exponent's low bits and is too small by 2^126,
+ * takes one multiplication. A NaN stands in the scale alone. */
+#define SHRINK 0x1p8f
 
-/* Entries of tile t to `list`, and on their way to the L2. Threads below KEYS. */
-static __device__ __forceinline__ void find_tile(const uint8_t **list, const args &j, uint32_t r, uint32_t s, const key_list &l, uint32_t t)
+static __device__ __forceinline__ void decode_window(uint32_t dst[8], const piece_of &x)
 {
-    uint32_t i = t * KEYS + threadIdx.x;
-
-    if (i >= l.n)
-        return;
-    const uint8_t *rec = record_of(j, r, s, l, i);
-    uint32_t bytes = i < l.n_win ? DS_WIN_REC(MMA_DIM) : DS_MAIN_REC(MMA_DIM);
-    list[threadIdx.x] = rec;
-    for (uint32_t b = 0; b < bytes; b += 128)
-        asm volatile("prefetch.global.L2 [%0];" ::"l"(rec + b));
+    uint32_t scale = bf16_bits(e8m0_value(x.scale)) * 0x10001u;
+#pragma unroll
+    for (int k = 0; k < 8; k++)
+        dst[k] = mul2(mul2(small_e4m3(__byte_perm(x.w[k / 2], 0, k % 2 ? 0x3424 : 0x1404)), 0x77807780u), scale); /* 2^112 */
 }
 
-static __device__ void load(const args &j, uint32_t r, uint32_t s, const key_list &l, uint32_t tiles, uint32_t full, uint32_t empty,
-                            const uint8_t *(*list)[KEYS])
+static __device__ __forceinline__ void decode_selected(uint32_t dst[8], const piece_of &x)
 {
-    const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, n_tiles = (l.n + KEYS - 1) / KEYS, piece = lane % 4 * 2;
-
-    if (threadIdx.x < KEYS)
-        for (uint32_t t = 0; t < 2; t++)
-            find_tile(list[t], j, r, s, l, t);
-    for (uint32_t t = 0; t < n_tiles; t++) {
-        const uint32_t buf = t % TILES, turn = t / TILES, n = min((uint32_t)KEYS, l.n - t * KEYS);
-        const uint8_t *const *rec = list[t % LISTS];
-        group_sync(1, LOADERS);
-        if (threadIdx.x < KEYS)
-            find_tile(list[(t + 2) % LISTS], j, r, s, l, t + 2);
-        for (uint32_t k0 = warp * (KEYS / (LOADERS / 32)), b = 0; b < KEYS / (LOADERS / 32); b += FLIGHT) {
-            piece_of x[FLIGHT];
+    /* 2^118 times the scale, which as bf16 with its bits moved is too small by 2^120 */
+    uint32_t scale = ((x.scale & 0x7fu) << 4 | (x.scale & 0x80u) << 8) * 0x10001u;
+    scale = mul2(mul2(scale, 0x7b807b80u), 0x7a807a80u);
+    scale = (x.scale & 0x7fu) == 0x7fu ? 0x7fc07fc0u : scale;
 #pragma unroll
-            for (int f = 0; f < FLIGHT; f++)
-                if (k0 + b + f < n)
-                    x[f] = load_piece(rec[k0 + b + f], t * KEYS + k0 + b + f < l.n_win, lane * COLUMNS);
-            if (b == 0 && turn)
+    for (int w = 0; w < 2; w++)
+#pragma unroll
+        for (int b = 0; b < 4; b++) {
+            uint32_t two = x.w[w] >> 8 * b & 0xffu; /* the first code to the low half, the second to the high half */
+            dst[4 * w + b] = mul2((two * 0x1001000u & 0x80008000u) | (two * 0x40040u & 0x01c001c0u), scale);
+        }
+}
+
+/* Where entries [e0, e0 + LIST) are, and them on their way to the L2. */
+static __device__ void find(const uint8_t **list, const args &j, uint32_t r, uint32_t s, const key_list &l, uint32_t e0)
+{
+    group_sync(1, LOADERS); /* the list is in use until here */
+#pragma unroll 4
+    for (uint32_t i = e0 + threadIdx.x; i < min(l.n, e0 + LIST); i += LOADERS) {
+        const uint8_t *rec = record_of(j, r, s, l, i);
+        uint32_t bytes = i < l.n_win ? DS_WIN_REC(MMA_DIM) : DS_MAIN_REC(MMA_DIM);
+        list[i - e0] = rec;
+        for (uint32_t b = 0; b < bytes; b += 128)
+            asm volatile("prefetch.global.L2 [%0];" ::"l"(rec + b));
+    }
+    group_sync(1, LOADERS);
+}
+
+/* A warp has 16 entries of each tile, FLIGHT of them on their way to its registers. */
+static __device__ void load(const args &j, uint32_t r, uint32_t s, const key_list &l, uint32_t tiles, uint32_t full, uint32_t empty,
+                            const uint8_t **list)
+{
+    enum { EACH = KEYS / (LOADERS / 32) };
+    const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const uint32_t row0 = tiles + lane / 4 * CHUNK_BYTES + warp * EACH * 128, first = lane % 4 * 2, swap = lane / 4 % 2;
+
+    for (uint32_t e0 = 0; e0 < l.n; e0 += LIST) {
+        uint32_t n = min(l.n - e0, (uint32_t)LIST), mine = (n + KEYS - 1) / KEYS * EACH;
+        piece_of x[FLIGHT];
+
+        find(list, j, r, s, l, e0);
+        auto take = [&](piece_of *x, uint32_t q) {
+            uint32_t e = q / EACH * KEYS + warp * EACH + q % EACH;
+            if (e < n)
+                load_piece(x, list[e], e0 + e < l.n_win, lane);
+        };
+#pragma unroll
+        for (int f = 0; f < FLIGHT; f++)
+            take(&x[f], f);
+        for (uint32_t q0 = 0; q0 < mine; q0 += FLIGHT) {
+            const uint32_t t = e0 / KEYS + q0 / EACH, buf = t % TILES, turn = t / TILES;
+            if (q0 % EACH == 0 && turn)
                 barrier_wait(empty + buf * 8, (turn - 1) & 1);
 #pragma unroll
             for (int f = 0; f < FLIGHT; f++) {
-                uint32_t k = k0 + b + f, v[8] = { 0 };
-                uint32_t row = tiles + buf * TILE_BYTES + lane / 4 * CHUNK_BYTES + k * 128;
-                if (k < n)
-                    decode16(v, x[f], t * KEYS + k < l.n_win);
-                put_shared_16(row + (piece ^ k % 8) * 16, v[0], v[1], v[2], v[3]);
-                put_shared_16(row + ((piece + 1) ^ k % 8) * 16, v[4], v[5], v[6], v[7]);
+                uint32_t q = q0 + f, e = q / EACH * KEYS + warp * EACH + q % EACH, v[8];
+                uint32_t row = row0 + buf * TILE_BYTES + q % EACH * 128, at = row + (first ^ q % 8) * 16,
+                         then = row + ((first + 1) ^ q % 8) * 16;
+#pragma unroll
+                for (int k = 0; k < 8; k++)
+                    v[k] = 0;
+                if (e < n) {
+                    if (e0 + e < l.n_win)
+                        decode_window(v, x[f]);
+                    else
+                        decode_selected(v, x[f]);
+                }
+                take(&x[f], q + FLIGHT);
+                put_shared_16(swap ? then : at, swap ? v[4] : v[0], swap ? v[5] : v[1], swap ? v[6] : v[2], swap ? v[7] : v[3]);
+                put_shared_16(swap ? at : then, swap ? v[0] : v[4], swap ? v[1] : v[5], swap ? v[2] : v[6], swap ? v[3] : v[7]);
+            }
+            if (q0 % EACH == EACH - FLIGHT) {
+                proxy_fence();
+                __syncwarp();
+                if (lane == 0)
+                    barrier_arrive(full + buf * 8);
             }
         }
-        proxy_fence();
-        __syncwarp();
-        if (lane == 0)
-            barrier_arrive(full + buf * 8);
     }
 }
 
@@ -149,7 +177,7 @@ static __device__ void multiply(const args &j, uint32_t r, const key_list &l, ui
 {
     const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x % 128 / 32, half = (threadIdx.x - LOADERS) / 128,
                    n_tiles = (l.n + KEYS - 1) / KEYS;
-    const float scale = j.a.scale * 1.44269504f; /* powers of 2 from here on */
+    const float scale = j.a.scale * SHRINK * 1.44269504f; /* powers of 2 from here on */
     float acc[MMA_DIM / 16][4], sc[KEYS / 8][4], most[2] = { -CUDART_INF_F, -CUDART_INF_F }, sum[2] = { 0.0f, 0.0f };
 
 #pragma unroll
@@ -228,7 +256,7 @@ static __device__ void multiply(const args &j, uint32_t r, const key_list &l, ui
         sum[h] += __shfl_xor_sync(0xffffffffu, sum[h], 2);
         if (head >= j.a.heads)
             continue;
-        float by = l.n ? 1.0f / (sum[h] + exp2f(j.a.sink[head] * 1.44269504f - most[h])) : 0.0f;
+        float by = l.n ? SHRINK / (sum[h] + exp2f(j.a.sink[head] * 1.44269504f - most[h])) : 0.0f;
         float *o = j.a.o + ((size_t)r * j.a.heads + head) * MMA_DIM + half * (MMA_DIM / 2) + lane % 4 * 2;
 #pragma unroll
         for (int c = 0; c < MMA_DIM / 16; c++) {
@@ -242,7 +270,7 @@ static __global__ void __launch_bounds__(THREADS, 1) mma_kernel(const __grid_con
 {
     extern __shared__ uint32_t shared[];
     __shared__ __align__(8) uint64_t bars[2 * TILES];
-    __shared__ const uint8_t *list[LISTS][KEYS];
+    __shared__ const uint8_t *list[LIST];
     const uint32_t r = blockIdx.x, s = j.st.seq[r], h0 = blockIdx.y * HEADS;
     const uint32_t q = (shared_at(shared) + 1023) & ~1023u, tiles = q + TILE_BYTES, full = shared_at(bars), empty = full + TILES * 8;
     const key_list l = list_of(j.st, j.a, r, s);

@@ -1,5 +1,5 @@
 /* Embedding rows and the residual streams (spec 3.3, 3.4). */
-#include "common.cuh"
+#include "hopper.cuh"
 
 enum { THREADS = 256, MAX_STREAMS = 8, MAX_OUTS = (2 + MAX_STREAMS) * MAX_STREAMS };
 
@@ -35,29 +35,27 @@ void ds_embed_cuda(ds_exec *e, const ds_op_embed *a)
     launched(e, "embed");
 }
 
-/* ---- mHC ---- Three kernels: the streams (parts 1 and 2, a thread a column), the products with fn (a block a piece
- * of the streams, RB rows and 8 outputs), then the mix (a block a row). The streams are cut into SPLITS pieces
- * whatever the number of rows, whose sums are added in order; fn comes through the L2 once for RB rows. Bound by
- * bytes of X with many rows, by those of fn with few. */
+/* ---- mHC ----
+ *
+ * With fn, two kernels. `turn` has RB rows and a piece of the columns: new streams and x, which go to shared memory
+ * too, and their products with fn, half of the outputs a half of the block. Then the mix, a warp a row, Sinkhorn in
+ * registers. The columns are cut into SPLITS pieces whatever the number of rows, whose sums are added in order; fn
+ * comes through the L2 once for RB rows. Bound by bytes of X with many rows, by those of fn with few. For other
+ * numbers of streams than four the products are a kernel of their own. */
 
 enum { SPLITS = 8, OUTS = 8, PRODUCT_THREADS = 128 };
 
-template <int N> static __global__ void streams_kernel(ds_op_mhc a, bool bf16)
+/* Column i of a row: v = its new streams, which part 1 stores; x of part 2. mix: the row's, in shared memory. */
+template <int N>
+static __device__ __forceinline__ void streams_at(float v[N], const ds_op_mhc &a, bool bf16, const float *mix, size_t r, size_t i)
 {
-    __shared__ float mix[(2 + N) * N];
-    size_t r = blockIdx.y, d = a.d, i = blockIdx.x * (size_t)blockDim.x + threadIdx.x;
-    float *X = a.X + r * N * d, v[N];
+    float *X = a.X + r * N * a.d + i;
 
-    for (uint32_t o = threadIdx.x; o < (2 + N) * N; o += blockDim.x)
-        mix[o] = a.mix_in[r * (2 + N) * N + o];
-    __syncthreads();
-    if (i >= d)
-        return;
 #pragma unroll
     for (int k = 0; k < N; k++)
-        v[k] = X[k * d + i];
+        v[k] = X[k * (size_t)a.d];
     if (a.y) {
-        float old[N], y = a.y[r * d + i];
+        float old[N], y = a.y[r * a.d + i];
 #pragma unroll
         for (int k = 0; k < N; k++)
             old[k] = v[k];
@@ -68,7 +66,7 @@ template <int N> static __global__ void streams_kernel(ds_op_mhc a, bool bf16)
             for (int j = 0; j < N; j++)
                 s += mix[2 * N + j * N + k] * old[j];
             v[k] = rounded(bf16, s);
-            X[k * d + i] = v[k];
+            X[k * (size_t)a.d] = v[k];
         }
     }
     if (a.x) {
@@ -76,7 +74,115 @@ template <int N> static __global__ void streams_kernel(ds_op_mhc a, bool bf16)
 #pragma unroll
         for (int k = 0; k < N; k++)
             s += mix[k] * v[k];
-        a.x[r * d + i] = rounded(bf16, s);
+        a.x[r * a.d + i] = rounded(bf16, s);
+    }
+}
+
+template <int N> static __global__ void streams_kernel(ds_op_mhc a, bool bf16)
+{
+    __shared__ float mix[(2 + N) * N];
+    size_t r = blockIdx.y, i = blockIdx.x * (size_t)blockDim.x + threadIdx.x;
+    float v[N];
+
+    for (uint32_t o = threadIdx.x; o < (2 + N) * N; o += blockDim.x)
+        mix[o] = a.mix_in[r * (2 + N) * N + o];
+    __syncthreads();
+    if (i < a.d)
+        streams_at<N>(v, a, bf16, mix, r, i);
+}
+
+/* ---- four streams ---- */
+
+enum { FOUR = 4, FOUR_OUTS = 24, TURN_THREADS = 256, HALF = TURN_THREADS / 2, HALF_OUTS = FOUR_OUTS / 2 };
+
+/* v[k] of all lanes added up, k < 32: lane k has the sum. */
+static __device__ __forceinline__ float sums_of(float v[32])
+{
+    uint32_t lane = threadIdx.x % 32;
+#pragma unroll
+    for (int step = 0; step < 5; step++)
+#pragma unroll
+        for (int k = 0; k < 16; k++) {
+            const int o = 16 >> step;
+            if (k < o) {
+                float keep = lane & o ? v[k + o] : v[k], give = lane & o ? v[k] : v[k + o];
+                v[k] = keep + __shfl_xor_sync(0xffffffffu, give, o);
+            }
+        }
+    return v[0];
+}
+
+template <int RB>
+static __global__ void __launch_bounds__(TURN_THREADS, RB > 4 ? 1 : 2)
+    turn_kernel(const __grid_constant__ ds_op_mhc a, float *part, bool bf16)
+{
+    enum { VALUES = (RB * HALF_OUTS + 31) / 32 * 32 };
+    __shared__ float mix[RB][FOUR_OUTS], v[2][RB][FOUR][HALF], red[TURN_THREADS / 32][VALUES], squares[TURN_THREADS / 32][RB];
+    const uint32_t half = threadIdx.x / HALF, t = threadIdx.x % HALF, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const size_t r0 = blockIdx.x * (size_t)RB, d = a.d, each = (d + SPLITS - 1) / SPLITS, begin = blockIdx.y * each,
+                 end = min(begin + each, d);
+    const float *fn = a.fn + (size_t)half * HALF_OUTS * FOUR * d;
+    float acc[VALUES] = { 0 }, ss[RB] = { 0 };
+
+    for (uint32_t i = threadIdx.x; i < RB * FOUR_OUTS && (a.x || a.y); i += TURN_THREADS)
+        mix[i / FOUR_OUTS][i % FOUR_OUTS] = a.mix_in[min(r0 + i / FOUR_OUTS, a.rows - 1) * FOUR_OUTS + i % FOUR_OUTS];
+    __syncthreads();
+    let_others_start();
+    int buf = 0;
+    for (size_t i0 = begin; i0 < end; i0 += HALF, buf ^= 1) {
+        size_t i = i0 + t;
+#pragma unroll
+        for (int r = 0; r < RB; r++) { /* rows in turn for the halves */
+            if (RB > 1 && r % 2 != (int)half)
+                continue;
+            float x[FOUR] = { 0 };
+            if (i < end && r0 + r < a.rows && (RB > 1 || half == 0))
+                streams_at<FOUR>(x, a, bf16, mix[r], r0 + r, i);
+#pragma unroll
+            for (int k = 0; k < FOUR; k++) {
+                if (RB > 1 || half == 0)
+                    v[buf][r][k][t] = x[k];
+                ss[r] += x[k] * x[k];
+            }
+        }
+        __syncthreads();
+        if (i < end)
+#pragma unroll
+            for (int k = 0; k < FOUR; k++) {
+                float x[RB];
+#pragma unroll
+                for (int r = 0; r < RB; r++)
+                    x[r] = v[buf][r][k][t];
+#pragma unroll
+                for (int o = 0; o < HALF_OUTS; o++) {
+                    float f = fn[(o * (size_t)FOUR + k) * d + i];
+#pragma unroll
+                    for (int r = 0; r < RB; r++)
+                        acc[r * HALF_OUTS + o] += f * x[r];
+                }
+            }
+    }
+#pragma unroll
+    for (int c = 0; c < VALUES; c += 32)
+        red[warp][c + lane] = sums_of(acc + c);
+#pragma unroll
+    for (int r = 0; r < RB; r++) {
+        float s = warp_sum(ss[r]);
+        if (lane == 0)
+            squares[warp][r] = s;
+    }
+    __syncthreads();
+    for (uint32_t i = threadIdx.x; i < RB * (FOUR_OUTS + 1); i += TURN_THREADS) {
+        uint32_t r = i / (FOUR_OUTS + 1), o = i % (FOUR_OUTS + 1), first = o / HALF_OUTS * (HALF / 32);
+        float s = 0.0f;
+        if (o == FOUR_OUTS)
+            for (int w = 0; w < HALF / 32; w++) /* one half has the row */
+                s += squares[(RB > 1 ? r % 2 * (HALF / 32) : 0) + w][r];
+        else
+            for (int w = 0; w < HALF / 32; w++)
+                s += red[first + w][r * HALF_OUTS + o % HALF_OUTS];
+        if (r0 + r < a.rows)
+            part[((r0 + r) * SPLITS + blockIdx.y) * (FOUR_OUTS + 1) + o] = s;
     }
 }
 
@@ -174,6 +280,63 @@ static __global__ void mix_kernel(ds_op_mhc a, const float *part, uint32_t n_out
         out[2 * n + t] = b;
 }
 
+/* Four streams: a warp a row, a lane an element of the matrix. */
+static __global__ void __launch_bounds__(128) four_mix_kernel(ds_op_mhc a, const float *part)
+{
+    const size_t r = blockIdx.x * (size_t)4 + threadIdx.x / 32;
+    const uint32_t lane = threadIdx.x % 32, o = min(lane, (uint32_t)FOUR_OUTS - 1);
+    float scale = a.scale[o < FOUR ? 0 : (o < 2 * FOUR ? 1 : 2)], base = a.base[o], ss = 0.0f, m = 0.0f;
+
+    after_others();
+    if (r >= a.rows)
+        return;
+    part += r * SPLITS * (FOUR_OUTS + 1);
+#pragma unroll
+    for (int s = 0; s < SPLITS; s++) {
+        ss += part[s * (FOUR_OUTS + 1) + FOUR_OUTS];
+        m += part[s * (FOUR_OUTS + 1) + o];
+    }
+    m = m / sqrtf(ss / ((float)FOUR * (float)a.d) + a.eps) * scale + base;
+    float b = __shfl_sync(0xffffffffu, m, 2 * FOUR + lane % 16), max = fmaxf(b, __shfl_xor_sync(0xffffffffu, b, 1));
+    max = fmaxf(max, __shfl_xor_sync(0xffffffffu, max, 2));
+    b = expf(b - max); /* the softmax stands for the first row pass */
+    float sum = b + __shfl_xor_sync(0xffffffffu, b, 1);
+    sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+    b = b / sum + a.hc_eps;
+    for (uint32_t it = 0; it + 1 < 2 * a.iters; it++) { /* even: columns; odd: rows; the last pass is one of columns */
+        int across = it % 2 ? 1 : FOUR;
+        sum = b + __shfl_xor_sync(0xffffffffu, b, across);
+        sum += __shfl_xor_sync(0xffffffffu, sum, 2 * across);
+        b = __fdividef(b, sum + a.hc_eps);
+    }
+    float *out = a.mix_out + r * FOUR_OUTS;
+    if (lane < 2 * FOUR)
+        out[lane] = lane < FOUR ? sigmoid(m) + a.hc_eps : 2.0f * sigmoid(m);
+    if (lane < FOUR * FOUR)
+        out[2 * FOUR + lane] = b;
+}
+
+static void four(ds_exec *e, const ds_op_mhc *a, float *part)
+{
+    cudaLaunchAttribute at[1];
+    cudaLaunchConfig_t c = {};
+
+    if (a->rows <= 8)
+        turn_kernel<1><<<dim3((unsigned)a->rows, SPLITS), TURN_THREADS, 0, stream_of(e)>>>(*a, part, e->bf16);
+    else if (a->rows <= 128)
+        turn_kernel<4><<<dim3(blocks_of(a->rows, 4), SPLITS), TURN_THREADS, 0, stream_of(e)>>>(*a, part, e->bf16);
+    else
+        turn_kernel<8><<<dim3(blocks_of(a->rows, 8), SPLITS), TURN_THREADS, 0, stream_of(e)>>>(*a, part, e->bf16);
+    at[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    at[0].val.programmaticStreamSerializationAllowed = 1;
+    c.gridDim = dim3(blocks_of(a->rows, 4));
+    c.blockDim = dim3(128);
+    c.stream = stream_of(e);
+    c.attrs = at;
+    c.numAttrs = 1;
+    cudaLaunchKernelEx(&c, four_mix_kernel, *a, (const float *)part);
+}
+
 void ds_mhc_cuda(ds_exec *e, const ds_op_mhc *a)
 {
     typedef void streams_fn(ds_op_mhc, bool);
@@ -184,15 +347,18 @@ void ds_mhc_cuda(ds_exec *e, const ds_op_mhc *a)
 
     if (!a->rows)
         return;
-    if (a->y || a->x)
+    if ((a->y || a->x) && !(a->fn && a->n == FOUR))
         streams[a->n - 1]<<<dim3(blocks_of(a->d, THREADS), (unsigned)a->rows), THREADS, 0, stream_of(e)>>>(*a, e->bf16);
     if (a->fn) {
         float *part = (float *)ds_exec_scratch(e, a->rows * SPLITS * (n_out + 1) * sizeof(float));
-        if (a->rows < 3)
+        if (a->n == FOUR)
+            four(e, a, part);
+        else if (a->rows < 3)
             products_kernel<1><<<dim3((unsigned)a->rows, SPLITS, chunks), PRODUCT_THREADS, 0, stream_of(e)>>>(*a, part, n_out);
         else
             products_kernel<4><<<dim3(blocks_of(a->rows, 4), SPLITS, chunks), PRODUCT_THREADS, 0, stream_of(e)>>>(*a, part, n_out);
-        mix_kernel<<<(unsigned)a->rows, 64, 0, stream_of(e)>>>(*a, part, n_out);
+        if (a->n != FOUR)
+            mix_kernel<<<(unsigned)a->rows, 64, 0, stream_of(e)>>>(*a, part, n_out);
     }
     launched(e, "mhc");
     ds_arena_rewind(e->scratch, mark);

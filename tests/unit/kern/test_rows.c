@@ -483,7 +483,8 @@ static void mhc(void **state)
     static const struct {
         uint32_t n, d;
         size_t rows;
-    } cases[] = { { 4, 384, 9 }, { 4, 64, 1 }, { 4, 37, 6 }, { 4, 5120, 2 }, { 1, 32, 3 }, { 2, 48, 5 }, { 8, 32, 4 }, { 3, 64, 0 } };
+    } cases[] = { { 4, 384, 9 }, { 4, 64, 1 }, { 4, 37, 6 }, { 4, 5120, 2 }, { 4, 40, 140 },
+                  { 1, 32, 3 },  { 2, 48, 5 }, { 8, 32, 4 }, { 3, 64, 0 } };
 
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         uint32_t n = cases[i].n, d = cases[i].d;
