@@ -393,6 +393,7 @@ static ds_seq rows_of(const cpu_dev *d, const job *j)
         q.n_logits = q.n;
         return q;
     }
+    q.gone = &r->sample->stopped;
     q.n = r->n;
     q.tail = r->tail == DS_DEV_NONE ? DS_RUNNER_NONE : r->tail;
     q.tokens = r->tokens;
@@ -433,6 +434,14 @@ static void collect_jobs(cpu_dev *d, ds_dev_step *s)
     }
 }
 
+/* Jobs from number `kept` on left the step that ran: they are as good as never begun. */
+static void forget(cpu_dev *d, ds_dev_step *s, uint32_t kept)
+{
+    s->cut = s->cut || kept < d->n_jobs;
+    while (d->n_jobs > kept)
+        s->out[d->jobs[--d->n_jobs].row].skipped = true;
+}
+
 /* All sequences in one pass; if that fails each alone, so that only the guilty ones fail. */
 static void forward(cpu_dev *d, ds_dev_step *s)
 {
@@ -446,6 +455,7 @@ static void forward(cpu_dev *d, ds_dev_step *s)
     rc = ds_runner_step(d->run, d->seqs, d->n_jobs, NULL, &err);
     if (rc == DS_OK) {
         begin = ds_now_ns();
+        forget(d, s, ds_runner_kept(d->run));
         for (uint32_t i = 0; i < d->n_jobs; i++) {
             use_logits(d, &d->jobs[i], logits, d->seqs[i].n_logits);
             logits += d->seqs[i].n_logits;
@@ -457,6 +467,7 @@ static void forward(cpu_dev *d, ds_dev_step *s)
     for (uint32_t i = 0; i < d->n_jobs; i++) {
         job *j = &d->jobs[i];
         ds_dev_out *out = &s->out[j->row];
+        d->seqs[i].gone = NULL; /* to the end, each: rare, and the order of jobs stays */
         out->rc = d->n_jobs == 1 ? rc : ds_runner_step(d->run, &d->seqs[i], 1, NULL, &err);
         if (out->rc == DS_OK) {
             use_logits(d, j, 0, d->seqs[i].n_logits);
@@ -500,6 +511,7 @@ static void run_step(cpu_dev *d, ds_dev_step *s)
 {
     uint64_t begin = ds_now_ns();
 
+    s->cut = false;
     s->q = s->qc = s->qq = 0.0;
     s->draft_ns = s->sample_ns = 0;
     s->idle_ns = s->after_work && d->ended_ns ? begin - d->ended_ns : 0;

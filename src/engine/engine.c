@@ -148,6 +148,7 @@ bool ds_engine_run(ds_engine *e)
         publish(e); /* before a wait: starts and ends that are known */
         e->dev->fn->wait(e->dev, &st->dev);
         l->now_us = ds_eng_now_us(&e->o);
+        take_orders(l, &e->mail); /* before its results: whom a cancel stopped has ended by then */
         ds_eng_finish_step(l, st, l->now_us);
         planned = true;
     }

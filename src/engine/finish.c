@@ -226,6 +226,7 @@ static void finish_rows(ds_eng_loop *e, ds_eng_step *st, uint32_t i, uint64_t no
 
     s->in_rows[st->dev.no % DS_DEV_DEPTH] = 0;
     if (out->skipped) {
+        assert(r->decode || s->ended);
         if (st->save[i] != NONE)
             ds_states_unpin(&e->states, st->save[i]);
         return;
@@ -300,7 +301,7 @@ void ds_eng_finish_step(ds_eng_loop *e, ds_eng_step *st, uint64_t now_us)
     e->turn.device_idle_ns += st->dev.idle_ns;
     e->turn.draft_ns += st->dev.draft_ns;
     e->turn.sample_ns += st->dev.sample_ns;
-    if (st->dev.run_ns > 0 && load.q > 0.0) {
+    if (st->dev.run_ns > 0 && load.q > 0.0 && !st->dev.cut) {
         double us = (double)st->dev.run_ns / 1e3;
         ds_eng_hist_add(st->n_prompt ? &e->turn.step_prefill : &e->turn.step_decode, st->dev.run_ns / 1000);
         ds_cost_learn(&e->cost, &load, us);

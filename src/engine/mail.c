@@ -140,6 +140,8 @@ void ds_mail_order(ds_mail *m, uint64_t id, bool cancel, uint32_t samples)
         r->mail.cancel = r->mail.cancel || cancel;
         r->mail.finish_mask |= samples;
         push_order(m, r);
+        for (uint32_t i = 0; cancel && i < r->n_samples; i++) /* the device may act on it at once; the loop takes orders behind each step */
+            atomic_store_explicit(&r->samples[i].dev.stopped, true, memory_order_relaxed);
         pthread_cond_signal(&m->work);
     }
     pthread_mutex_unlock(&m->mu);

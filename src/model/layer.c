@@ -333,6 +333,8 @@ void ds_layer_forward(ds_runner *r, ds_rowset *s, uint32_t layer, bool with_comp
                                                           .d = c->hidden_size });
     mhc(r, s, s->pending, &w->hc_attn);
     attention(r, s, layer, with_compress);
+    if (!ds_step_goes_on(r, s))
+        return;
     mhc(r, s, true, &w->hc_ffn);
     moe(r, s, layer);
     s->pending = true;

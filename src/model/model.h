@@ -29,6 +29,7 @@
 #ifndef DS_MODEL_MODEL_H
 #define DS_MODEL_MODEL_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -196,6 +197,7 @@ typedef struct {
     uint32_t dec_from;         /* first position of the decoder rows; pos + n: the decoder isn't run */
     uint32_t dec_win;          /* decoder window attention sees nothing before this position */
     uint32_t n_logits;         /* logits of the last n_logits decoder rows, 0 .. their number */
+    const atomic_bool *gone;   /* NULL: never. Set by any thread (relaxed): nobody wants these rows any more */
 } ds_seq;
 
 /* One step. On success *logits (may be NULL when none are asked for) points to the rows asked for, sequence by
@@ -203,6 +205,11 @@ typedef struct {
  * positions has changed: the caller may repeat the step. Logits that are not finite, and bad values met in large
  * tables, are DS_E_FORMAT. DS_E_ARG: a caller's bug, or a token id out of range. */
 ds_rc ds_runner_step(ds_runner *r, const ds_seq *seqs, uint32_t n_seqs, const float **logits, ds_err *err);
+
+/* Sequences of the last step that were computed to the end, the first ones of it: those behind them were gone, and
+ * left the step between two layers. Their slot, tail and the KV of their rows are then undefined, and no logits are
+ * theirs. (A device that runs behind the host is seldom found in time.) */
+uint32_t ds_runner_kept(const ds_runner *r);
 
 /* ---- drafts (DSpark) ---- */
 

@@ -92,6 +92,8 @@ struct ds_runner {
     ds_ferry ferry;
     ds_exec e;
     ds_arena scratch; /* its block is device memory */
+    const ds_seq *asked; /* sequences of the step that is on its way, in the encoder's rows; NULL: none is */
+    uint32_t kept;       /* of them those that are still wanted; then those that ran to the end */
     uint32_t logit_cap, seq_cap, pass_cap, hist_cap, block_cap;
     ds_pass *pass;      /* [pass_cap] */
     uint8_t *slot_mark; /* [n_slots] */
@@ -175,6 +177,9 @@ void ds_layer_flush(ds_runner *r, ds_rowset *s);    /* brings X up to date */
 void ds_layer_draft_kv(ds_runner *r, ds_rowset *s); /* draft rings from taps */
 void ds_observe(ds_runner *r, const char *what, int layer, const void *data, size_t rows, size_t row_bytes);
 
+/* step.c: sequences at the end of s that nobody wants any more leave it, where s is that of the step's encoder. False:
+ * none is left. */
+bool ds_step_goes_on(ds_runner *r, ds_rowset *s);
 /* step.c: the streams of rows begin (embeddings and the first mix); what a set's rows are, from the n_seqs
  * descriptions at `seq`. */
 void ds_begin_streams(ds_runner *r, ds_rowset *s);

@@ -316,8 +316,10 @@ static void decode_rows(ds_runner *r, ds_rowset *s, uint32_t logit0, uint32_t n,
     float *logits = r->logits + (size_t)logit0 * c->vocab_size;
 
     s->st.win_lo = s->rows.dec_lo;
-    for (uint32_t l = r->m->t.first_decoder; l < c->num_hidden_layers; l++)
+    for (uint32_t l = r->m->t.first_decoder; l < c->num_hidden_layers && ds_step_goes_on(r, s); l++)
         ds_layer_forward(r, s, l, with_compress || l != r->m->t.first_decoder);
+    if (s->st.n_rows == 0)
+        return;
     if (n > 0) {
         kern(r)->mhc(&r->e, &(ds_op_mhc){ .X = s->X,
                                           .y = s->pending ? r->y : NULL,
@@ -365,6 +367,46 @@ static void decode_apart(ds_runner *r, const talk *t)
     }
 }
 
+bool ds_step_goes_on(ds_runner *r, ds_rowset *s)
+{
+    const ds_seq *q = r->asked;
+
+    if (!q || s != &r->enc)
+        return true;
+    while (r->kept > 0 && q[r->kept - 1].gone && atomic_load_explicit(q[r->kept - 1].gone, memory_order_relaxed)) {
+        s->st.n_rows -= q[--r->kept].n;
+        s->st.n_seqs--;
+    }
+    return r->kept > 0;
+}
+
+static bool has_left(const ds_runner *r, const ds_seq *seqs, uint32_t n_seqs, uint32_t slot)
+{
+    for (uint32_t i = r->kept; i < n_seqs; i++)
+        if (seqs[i].slot == slot)
+            return true;
+    return false;
+}
+
+/* The decoder's passes without those that have left; their rows are the last ones. */
+static void cut_passes(ds_runner *r, talk *t, const ds_seq *seqs, uint32_t n_seqs)
+{
+    uint32_t passes = t->passes;
+
+    t->logits = 0;
+    for (uint32_t i = 0; i < r->kept; i++)
+        t->logits += seqs[i].n_logits;
+    t->passes = 0;
+    for (uint32_t i = 0; i < passes; i++) {
+        ds_pass *p = &r->pass[i];
+        while (p->n_seqs > 0 && has_left(r, seqs, n_seqs, r->host.seq[p->seq0 + p->n_seqs - 1].slot))
+            p->n_rows -= r->host.seq[p->seq0 + --p->n_seqs].count;
+        if (p->logit0 + p->n_logits > t->logits)
+            p->n_logits = t->logits > p->logit0 ? t->logits - p->logit0 : 0;
+        t->passes += p->n_rows > 0;
+    }
+}
+
 /* Everything up to the logits is put on the stream; returns their number. */
 static uint32_t forward(ds_runner *r, const ds_seq *seqs, uint32_t n_seqs)
 {
@@ -383,8 +425,10 @@ static uint32_t forward(ds_runner *r, const ds_seq *seqs, uint32_t n_seqs)
     ds_runner_say(r, r->host.block + t.blocks);
 
     begin(r, &t, n_seqs);
-    for (uint32_t l = 0; l < boundary; l++)
+    for (uint32_t l = 0; l < boundary && ds_step_goes_on(r, &r->enc); l++)
         ds_layer_forward(r, &r->enc, l, true);
+    if (r->kept == 0)
+        return 0;
     if (together) {
         decode_rows(r, &r->enc, 0, t.logits, true);
         return t.logits;
@@ -393,6 +437,8 @@ static uint32_t forward(ds_runner *r, const ds_seq *seqs, uint32_t n_seqs)
     for_parts(r, store_part);
     tail_store(r, r->m->at.tail_dead, r->enc.rows.dead, 1, 1);
     ds_layer_compress(r, &r->enc, boundary);
+    if (r->kept < n_seqs)
+        cut_passes(r, &t, seqs, n_seqs);
     decode_apart(r, &t);
     return t.logits;
 }
@@ -450,10 +496,18 @@ ds_rc ds_runner_step(ds_runner *r, const ds_seq *seqs, uint32_t n_seqs, const fl
         *logits = r->host_logits;
     if (rc != DS_OK)
         return rc;
+    r->asked = seqs;
+    r->kept = n_seqs;
     n_logits = forward(r, seqs, n_seqs);
+    r->asked = NULL;
     if (r->host_logits)
         r->fn->read(r->dev, r->stream, r->host_logits, r->logits, n_logits * (size_t)r->m->c.vocab_size * sizeof(float));
     return ds_runner_finish(r, err);
+}
+
+uint32_t ds_runner_kept(const ds_runner *r)
+{
+    return r->kept;
 }
 
 ds_sample_rows *ds_runner_sample_rows(ds_runner *r)

@@ -184,12 +184,71 @@ static void a_cancel_is_quick(void **state)
     ds_engine_destroy(e);
 }
 
+/* The tokens of one request to its end, or its cancel after so many microseconds. */
+static uint32_t ask(const int32_t *prompt, uint32_t n_prompt, int32_t got[8], int cancel_us)
+{
+    ds_gen_request q = {
+        .prompt = prompt, .n_prompt = n_prompt, .max_tokens = 8, .sampling = DS_GEN_SAMPLING_DEFAULT, .reproducible = true
+    };
+    uint32_t n = 0;
+    uint64_t id;
+    ds_event ev;
+    ds_err err;
+
+    q.sampling.temperature = 0;
+    assert_ok(ds_engine_add(e, &q, &id, &err));
+    if (cancel_us >= 0) {
+        usleep((unsigned)cancel_us);
+        ds_engine_cancel(e, id);
+    }
+    for (;;) {
+        ds_engine_wait(e, 1000);
+        while (ds_engine_poll(e, &ev, 1)) {
+            if (ev.kind == DS_EV_TOKEN)
+                got[n++] = ev.token.id;
+            if (ev.kind == DS_EV_END)
+                return n;
+        }
+    }
+}
+
+/* Steps that a cancel cuts short, wherever it finds them, leave nothing behind that another request reads. */
+static void a_cancel_leaves_nothing(void **state)
+{
+    enum { PROMPTS = 12, LENGTH = 420 };
+    ds_model *m = test_model("tiny-a", NULL);
+    int32_t prompt[PROMPTS][LENGTH], want[PROMPTS][8], got[8];
+    ds_pool *pool;
+    ds_err err;
+
+    (void)state;
+    vocab = ds_model_config(m)->vocab_size;
+    assert_ok(ds_pool_create(&pool, &(ds_pool_opts){ .n_threads = 2 }, &err));
+    for (int canceling = 0; canceling < 2; canceling++) {
+        assert_ok(ds_engine_create(&e, m, pool, &(ds_engine_opts){ .max_context = 600 }, &err));
+        assert_ok(ds_engine_start(e, &err));
+        for (uint32_t i = 0; i < PROMPTS; i++) {
+            for (uint32_t k = 0; k < LENGTH; k++)
+                prompt[i][k] = (int32_t)((k * k + 31 * i) % vocab);
+            for (int t = 0; canceling && t < 4; t++)
+                ask(prompt[i], LENGTH, got, (int)(i * 4 + (uint32_t)t) * 150);
+            ask(prompt[i], LENGTH, canceling ? got : want[i], -1);
+            if (canceling)
+                assert_memory_equal(got, want[i], sizeof got);
+        }
+        ds_engine_destroy(e);
+    }
+    ds_pool_destroy(pool);
+    ds_model_close(m);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(clients_of_a_stub),
         cmocka_unit_test(clients_of_a_model),
         cmocka_unit_test(a_cancel_is_quick),
+        cmocka_unit_test(a_cancel_leaves_nothing),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

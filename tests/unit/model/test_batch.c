@@ -378,6 +378,84 @@ static void replay_in_company(void **state)
     free_sequences(s);
 }
 
+/* Sets flags when it has been called so often. */
+static struct {
+    uint32_t calls, at, n;
+    atomic_bool gone[N_SEQS];
+} leaving;
+
+static void leave(void *ctx, const char *what, int layer, const void *data, size_t rows, size_t row_bytes)
+{
+    (void)ctx, (void)what, (void)layer, (void)data, (void)rows, (void)row_bytes;
+    if (leaving.calls++ == leaving.at)
+        for (uint32_t i = N_SEQS - leaving.n; i < N_SEQS; i++)
+            atomic_store(&leaving.gone[i], true);
+}
+
+/* Sequences that are given up anywhere within a step take nothing from the others, and those that leave it are told
+ * apart from those that were finished. */
+static void who_leaves_changes_nobody(void **state)
+{
+    sequence s[N_SEQS];
+    ds_err err;
+    uint32_t left_within = 0, calls = 0;
+
+    (void)state;
+    make_sequences(s);
+    alone(s, false);
+    for (leaving.n = 1; leaving.n <= N_SEQS; leaving.n++)
+        for (leaving.at = 0; leaving.at <= calls; leaving.at += 7) {
+            ds_runner *r;
+            ds_runner_opts o = { .max_rows = 128,
+                                 .max_seqs = N_SEQS,
+                                 .max_logits = 256,
+                                 .max_context = BLOCK,
+                                 .n_blocks = 7,
+                                 .n_slots = 6,
+                                 .n_tails = 5,
+                                 .observe = leave };
+            assert_ok(ds_runner_create(&r, model, &o, &err));
+            leaving.calls = 0;
+            for (uint32_t i = 0; i < N_SEQS; i++) {
+                atomic_store(&leaving.gone[i], false);
+                s[i].pos = 0;
+                s[i].slot = s[i].tail = s[i].blocks[0] = i;
+                memset(s[i].got, 0, (size_t)s[i].total * cfg->vocab_size * sizeof(float));
+            }
+            for (uint32_t n = N_SEQS; n > 0;) {
+                ds_seq q[N_SEQS];
+                uint32_t who[N_SEQS], m = 0, kept, chunk = leaving.at % 2 ? 11 : 25;
+                const float *logits;
+                for (uint32_t i = 0; i < n; i++)
+                    if (s[i].pos < s[i].total) {
+                        q[m] = rows_of(&s[i], s[i].pos < s[i].prompt ? chunk : 1);
+                        q[m].gone = &leaving.gone[i];
+                        who[m++] = i;
+                    }
+                if (m == 0)
+                    break;
+                assert_ok(ds_runner_step(r, q, m, &logits, &err));
+                kept = ds_runner_kept(r);
+                left_within += kept < m;
+                for (uint32_t k = 0; k < m; k++) {
+                    assert_true(k < kept || atomic_load(&leaving.gone[who[k]]));
+                    if (k < kept)
+                        take_logits(&s[who[k]], &q[k], logits);
+                    logits += (size_t)q[k].n_logits * cfg->vocab_size;
+                }
+                while (n > 0 && atomic_load(&leaving.gone[n - 1]))
+                    n--;
+            }
+            calls = leaving.n == 1 && leaving.at == 0 ? leaving.calls : calls;
+            for (uint32_t i = 0; i + leaving.n < N_SEQS; i++)
+                if (memcmp(s[i].got, s[i].want, (size_t)s[i].total * cfg->vocab_size * sizeof(float)) != 0)
+                    fail_msg("sequence %u has other bits when %u leave at event %u", i, leaving.n, leaving.at);
+            ds_runner_destroy(r);
+        }
+    assert_true(left_within > 4);
+    free_sequences(s);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
@@ -386,6 +464,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(rejected_rows_leave_no_trace),
         cmocka_unit_test(a_used_slot_is_as_good_as_new),
         cmocka_unit_test(replay_in_company),
+        cmocka_unit_test(who_leaves_changes_nobody),
     };
     ds_model *m = test_model(argc > 1 ? argv[1] : "tiny-a", test_choose_device(argc, argv, 2));
     int failed;
