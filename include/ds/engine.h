@@ -64,6 +64,9 @@ typedef struct {
 typedef struct {
     ds_engine_mode mode;
     bool no_replay; /* CED: continue from saved state only; then hits never change a bit */
+    uint32_t
+        replay_keep; /* tokens of the prefix that a replay computes again; 0 = the model's window, which is the least. More come closer to a
+                             cold run, and cost as much more */
     bool no_prefix_cache;
     bool bf16;              /* activations */
     uint32_t max_context;   /* tokens of prompt and output of one sequence; 0 = the model's limit */

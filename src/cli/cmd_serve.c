@@ -24,7 +24,8 @@ typedef struct {
     ds_opt_list names, set;
     int mode, act, kernels, encoding, log_level, thinking, unknown_members;
     bool dump_config, no_tcp, strict_model, image_urls, metrics_auth, prefix_cache, quiet, pin;
-    int64_t port, threads, engines, context, max_running, max_requests, step_tokens, prefills, connections, workers, step_us, phases;
+    int64_t port, threads, engines, context, max_running, max_requests, step_tokens, prefills, replay_keep, connections, workers, step_us,
+        phases;
     uint64_t memory, kv_memory, max_head, max_body, max_output_queue, responses_bytes;
     uint64_t header_ms, body_ms, stall_ms, keepalive_ms, idle_ms, drain_ms, request_ms, body_rate, responses_ttl_ms, target_tbt_ms;
 } options;
@@ -60,6 +61,7 @@ static const ds_opt table[] = {
     { .name = "kv-memory", .type = DS_OPT_BYTES, O(kv_memory), .def = "0", .arg = "BYTES", .min = 0, .max = INFINITY, .help = "of that, for prefixes that leave the engine's own blocks: they come back from there; 0 = none" },
     { .name = "step-tokens", .type = DS_OPT_INT, O(step_tokens), .def = "512", .arg = "TOKENS", .min = 1, .max = 1 << 18, .help = "rows of an engine step at most" },
     { .name = "prefills", .type = DS_OPT_INT, O(prefills), .def = "4", .arg = "N", .min = 1, .max = 4096, .help = "prompts in progress at a time" },
+    { .name = "replay-keep", .type = DS_OPT_INT, O(replay_keep), .def = "0", .arg = "TOKENS", .min = 0, .max = 1 << 16, .help = "of a cached prefix without saved state, computed again; 0 = the model's window. More come closer to a cold run" },
     { .name = "target-tbt", .type = DS_OPT_MS, O(target_tbt_ms), .def = "0", .arg = "TIME", .min = 0, .max = INFINITY, .help = "wanted time between tokens; prompts get what decoding leaves of it; 0 = no target" },
     { .name = "prefix-cache", .type = DS_OPT_FLAG, O(prefix_cache), .def = "true", .help = "share what prompts have in common" },
     { .name = "speculate", .type = DS_OPT_STR, O(speculate), .def = "auto", .arg = "auto|off|N", .help = "draft tokens verified a step; never changes the text" },
@@ -371,6 +373,7 @@ static ds_rc load(void *ctx, ds_server_model *out, ds_err *err)
     char path[4096];
     ds_engine_opts eo = {
         .mode = o->mode == 0 ? DS_ENGINE_EXACT : DS_ENGINE_CED,
+        .replay_keep = (uint32_t)o->replay_keep,
         .no_prefix_cache = !o->prefix_cache,
         .bf16 = o->act == 1,
         .max_context = (uint32_t)o->context,

@@ -477,7 +477,8 @@ static void begin_prompt(ds_eng_loop *e, ds_eng_step *st, ds_eng_sample *s, cons
         ds_eng_op(st, DS_DEV_RESET, 0, s->seat);
     }
     if (f->kind == HIT_REPLAY) {
-        s->enc_win = f->pos > window ? f->pos - window : 0;
+        uint32_t keep = e->o->replay_keep ? e->o->replay_keep : window;
+        s->enc_win = f->pos > keep ? f->pos - keep : 0;
         s->store_from = f->pos;
         s->replayed = f->pos - s->enc_win;
         s->replay_first = true;

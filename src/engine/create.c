@@ -411,6 +411,8 @@ static ds_rc take_loop(ds_eng_loop *l, ds_engine *e, ds_err *err)
         rc = take_store(l, e, err);
     if (rc != DS_OK)
         return rc;
+    if (o->replay_keep && o->replay_keep < e->dev->window)
+        return ds_fail(err, DS_E_ARG, "replay_keep: %u is less than the model's window, %u", o->replay_keep, e->dev->window);
     l->hit_margin = e->dev->window + DS_KV_ROLLBACK > HIT_MARGIN ? e->dev->window + DS_KV_ROLLBACK : HIT_MARGIN;
     ds_spec_init(&l->spec, o->drafts ? e->dev->drafts : 0, o->drafts);
     return DS_OK;

@@ -91,7 +91,7 @@ struct ds_runner {
     ds_mem mem; /* holds all memory of both kinds */
     ds_ferry ferry;
     ds_exec e;
-    ds_arena scratch; /* its block is device memory */
+    ds_arena scratch;    /* its block is device memory */
     const ds_seq *asked; /* sequences of the step that is on its way, in the encoder's rows; NULL: none is */
     uint32_t kept;       /* of them those that are still wanted; then those that ran to the end */
     uint32_t logit_cap, seq_cap, pass_cap, hist_cap, block_cap;

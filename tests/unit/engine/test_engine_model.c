@@ -672,6 +672,38 @@ static void hits_by_replay(void **state)
     free(r.prompt);
 }
 
+/* A longer replay: one of the whole prefix has the bits of a cold run. */
+static void replays_of_any_length(void **state)
+{
+    const uint32_t keeps[] = { 0, 17, 100, 255, 256, 1000 };
+    ds_engine_opts o = { .mode = DS_ENGINE_CED };
+    float cold[8];
+    ds_err err;
+    ds_engine *e;
+
+    (void)state;
+    for (size_t k = 0; k < sizeof keeps / sizeof *keeps; k++) {
+        request r = { .n_prompt = 400, .max_tokens = 8, .temperature = 0.0, .penalty = 1.0, .n = 1, .prompt = random_prompt(400, 4) };
+        o.replay_keep = keeps[k];
+        e = make_engine(o, NULL);
+        for (int turn = 0; turn < 2; turn++) {
+            uint32_t keep = keeps[k] ? keeps[k] : e->dev->window;
+            add(e, &r, 0);
+            run_all(e);
+            assert_int_equal(r.replayed, turn == 0 ? 0 : keep < 256 ? keep : 256);
+            if (turn == 0)
+                memcpy(cold, r.got_lp[0], sizeof cold);
+            else if (keep >= 256)
+                assert_memory_equal(cold, r.got_lp[0], sizeof cold);
+        }
+        ds_engine_destroy(e);
+        free(r.prompt);
+    }
+    o.replay_keep = 1;
+    assert_int_equal(ds_engine_create(&e, model, NULL, &o, &err), DS_E_ARG);
+    assert_non_null(strstr(err.msg, "replay_keep"));
+}
+
 /* A request that must reproduce, among others that replay and leave what they computed: it has the bits of a cold
  * run, of its own leavings, and takes the keys of theirs over. */
 static void reproducible_among_replays(void **state)
@@ -1114,6 +1146,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(hits_from_saved_state),
         cmocka_unit_test(hits_from_host_memory),
         cmocka_unit_test(hits_by_replay),
+        cmocka_unit_test(replays_of_any_length),
         cmocka_unit_test(reproducible_among_replays),
         cmocka_unit_test(scored_prompts),
         cmocka_unit_test(waiting_for_a_prefix),
