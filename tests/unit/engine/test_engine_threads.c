@@ -187,9 +187,7 @@ static void a_cancel_is_quick(void **state)
 /* The tokens of one request to its end, or its cancel after so many microseconds. */
 static uint32_t ask(const int32_t *prompt, uint32_t n_prompt, int32_t got[8], int cancel_us)
 {
-    ds_gen_request q = {
-        .prompt = prompt, .n_prompt = n_prompt, .max_tokens = 8, .sampling = DS_GEN_SAMPLING_DEFAULT
-    };
+    ds_gen_request q = { .prompt = prompt, .n_prompt = n_prompt, .max_tokens = 8, .sampling = DS_SAMPLING_DEFAULT };
     uint32_t n = 0;
     uint64_t id;
     ds_event ev;
