@@ -1,6 +1,7 @@
 """LiteLLM and LangChain against the server, and generated requests that hold or break the OpenAPI document."""
 import pytest
 
+from client_lib import client
 from server_lib import Server, call_block, calls, make_model
 
 REPLAY = [
@@ -17,6 +18,7 @@ def server(program, root, tmp_path_factory):
         yield s
 
 
+@client("LiteLLM", "litellm", '`litellm.completion(model="openai/m", api_base="http://127.0.0.1:8000/v1", api_key="none")`; `deepseek/…` and `anthropic/…` without `/v1`')
 def test_litellm(server, monkeypatch):
     monkeypatch.setenv("LITELLM_LOCAL_MODEL_COST_MAP", "True")
     litellm = pytest.importorskip("litellm", reason="litellm isn't installed (tests/requirements.txt)")

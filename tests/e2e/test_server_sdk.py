@@ -3,6 +3,7 @@ import threading
 
 import pytest
 
+from client_lib import client
 from server_lib import Server, call_block, calls, make_model
 
 openai = pytest.importorskip("openai", reason="openai isn't installed (tests/requirements.txt)")
@@ -165,6 +166,7 @@ def test_completions(oai):
 ANT_TOOLS = [{"name": "get_weather", "description": "Weather", "input_schema": SCHEMA}]
 
 
+@client("Anthropic's SDK", "anthropic", '`anthropic.Anthropic(base_url="http://127.0.0.1:8000", api_key="none")`')
 def test_messages(ant):
     r = ant.messages.create(model="claude-x", max_tokens=100, messages=user("hi"), system="Be nice.")
     assert [b.type for b in r.content] == ["thinking", "text"] and r.content[1].text == "Hello, 日本 🦀!" and r.content[0].signature
