@@ -34,6 +34,8 @@ install: all
 CHAOS_SECONDS ?= 3600
 chaos: all
 	CHAOS_SECONDS=$(CHAOS_SECONDS) DEEPSERVE=$(abspath $(BUILD))/deepserve python3 -m pytest -q -s tests/e2e/test_server_chaos.py
+wheel: all
+	tools/wheel.py $(BUILD)
 deb: all
 	tools/deb.sh $(BUILD)
 # The recipe next to its peers (tests/requirements.txt): the same results, and how fast.
@@ -44,4 +46,4 @@ recipe-peer: all .venv/bin/python
 .venv/bin/python:
 	python3 -m venv --system-site-packages .venv
 	.venv/bin/pip install -q -r tests/requirements.txt
-.PHONY: all deps demo test sanitize bench fuzz format check install gpu-test chaos deb recipe-peer
+.PHONY: all deps demo test sanitize bench fuzz format check install gpu-test chaos deb wheel recipe-peer

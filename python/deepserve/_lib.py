@@ -203,7 +203,15 @@ def candidates():
     return [str(x) for x in places if x.exists()] + [ctypes.util.find_library("deepserve-recipe") or NAME]
 
 
+def load_bundled():
+    """The libraries that a wheel brings with it, each behind those that it needs: who is linked with one finds it loaded, by its SONAME."""
+    libs = pathlib.Path(__file__).resolve().parent / "libs"
+    for name in (libs / "order.txt").read_text().split() if libs.exists() else []:
+        C.CDLL(str(libs / name))
+
+
 def load():
+    load_bundled()
     tried = []
     for path in candidates():
         try:

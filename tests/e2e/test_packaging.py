@@ -5,6 +5,7 @@ import pathlib
 import re
 import shutil
 import subprocess
+import sys
 
 import pytest
 
@@ -184,3 +185,48 @@ def test_deb_installs_and_runs(deb, tmp_path, deepserve):
     if os.getuid() == 0:
         done = subprocess.run(["dpkg", f"--root={root}", "--force-script-chrootless", "--log=/dev/null", "-P", "deepserve"], capture_output=True, text=True)
         assert done.returncode == 0 and not (root / "usr/bin/deepserve").exists() and not (root / "etc/default/deepserve").exists()
+
+
+@pytest.fixture(scope="module")
+def build(program):
+    folder = pathlib.Path(program).resolve().parent
+    if b"libasan" in subprocess.run(["ldd", program], capture_output=True).stdout or not (folder / "src" / "libdeepserve.so").exists():
+        pytest.skip("no build that is shipped")
+    return folder
+
+
+def test_wheel(build, tmp_path):
+    """In a fresh virtual environment program and library run with what the wheel brought, and with nothing of the system's but glibc."""
+    wheel = subprocess.run([ROOT / "tools" / "wheel.py", build, tmp_path], check=True, capture_output=True, text=True).stdout.strip()
+    venv = tmp_path / "venv"
+    if subprocess.run([sys.executable, "-m", "venv", venv], capture_output=True).returncode:
+        pytest.skip("python3-venv isn't installed")
+    subprocess.run([venv / "bin" / "pip", "install", "-q", "--no-index", "--no-deps", "--disable-pip-version-check", wheel], check=True)
+    env = {"PATH": f"{venv}/bin"}
+    said = subprocess.run([venv / "bin" / "deepserve", "generate", "--model", ROOT / "models/demo", "--prompt", "Once upon a time", "--max-tokens", "6", "--temperature", "0"],
+                          env=env, check=True, capture_output=True, text=True, cwd=tmp_path).stdout
+    script = ("import deepserve, sys\nwith deepserve.LLM(sys.argv[1]) as m:\n"
+              "    print(m.generate('Once upon a time', deepserve.SamplingParams(max_tokens=6, temperature=0))[0].outputs[0].text)\n"
+              "print(*{x.split()[-1] for x in open('/proc/self/maps') if '.so' in x}, sep='\\n')")
+    lines = subprocess.run([venv / "bin" / "python", "-c", script, ROOT / "models/demo"], env=env, check=True, capture_output=True, text=True, cwd=tmp_path).stdout.split("\n")
+    assert lines[0] and said.rstrip("\n").endswith(lines[0])
+    foreign = [x for x in lines if re.search(r"/lib(curl|microhttpd|sqlite3|pcre2|crypto|ssl|jpeg|edit)[.-]", x) and "libs/" not in x and "python" not in x]
+    assert any("libs/libcurl" in x for x in lines) and foreign == []
+
+
+def test_root_file_system(build, tmp_path):
+    """What the Containerfile's image consists of is enough to run."""
+    out = tmp_path / "root"
+    subprocess.run([ROOT / "tools" / "rootfs.py", build, out], check=True, capture_output=True)
+    shutil.copytree(ROOT / "models" / "demo", out / "var/lib/deepserve/model")
+    enter = ["chroot"] if os.geteuid() == 0 else ["unshare", "-r", "chroot"]
+    run = [*enter, out, "/usr/bin/deepserve"]
+    done = subprocess.run([*run, "--version"], capture_output=True, text=True)
+    if done.returncode and ("not permitted" in done.stderr or "Operation" in done.stderr or "denied" in done.stderr):
+        pytest.skip(f"no other root here: {done.stderr.strip()}")
+    assert done.returncode == 0 and done.stdout.startswith("deepserve "), done
+    said = subprocess.run([*run, "generate", "--model", "/var/lib/deepserve/model", "--prompt", "Once", "--max-tokens", "4"], capture_output=True, text=True)
+    assert said.returncode == 0 and said.stdout.strip(), said
+    assert not list(out.rglob("sh")) and sum(f.stat().st_size for f in (out / "usr").rglob("*") if f.is_file()) < 60 << 20
+    text = (ROOT / "Containerfile").read_text()
+    assert "tools/rootfs.py" in text and "FROM scratch" in text
