@@ -65,6 +65,7 @@ static const ds_opt table[] = {
 static const ds_opt_cmd command = {
     .command = "deepserve generate",
     .summary = "Continues prompts. A line of --input may carry max_tokens, min_tokens, temperature, top_p, top_k, min_p, seed, stop, "
+               "stop_token_ids, "
                "ignore_eos, n, logprobs,\n"
                "prompt_logprobs, "
                "logit_bias and the penalties; they win over the options. Without a seed of its own line i uses --seed + i.",
@@ -175,6 +176,19 @@ static void show_text(job *j, sample *s, size_t upto)
     fflush(stdout);
 }
 
+/* An end of text that is reported, and isn't one that the line named: no part of the answer. */
+static bool ends_by_itself(const ds_cli_gen *g, const ds_cli_request *q, int32_t id)
+{
+    bool own = false;
+
+    for (size_t i = 0; i < g->n_stop_ids && !q->info.ignore_eos; i++)
+        own = own || g->stop_ids[i] == id;
+    for (uint32_t i = 0; i < q->info.n_stop_ids; i++)
+        if (q->info.stop_ids[i] == (uint32_t)id)
+            return false;
+    return own;
+}
+
 static void take_event(job *j, const ds_event *ev)
 {
     static const char *const reasons[DS_N_ENDED] = { "stop", "stop", "length", "stop", "stop", "stop", "stop" };
@@ -189,6 +203,8 @@ static void take_event(job *j, const ds_event *ev)
         break;
     case DS_EV_TOKEN:
         j->new_tokens++;
+        if (t->q.info.include_stop && ends_by_itself(j->g, &t->q, ev->token.id))
+            break;
         if (!take_id(s, ev->token.id))
             ds_fail(&t->err, DS_E_NOMEM, "out of memory for the answer");
         if (t->q.info.logprobs)
@@ -253,6 +269,7 @@ static void submit(job *j, task *t)
         for (uint32_t k = 0; k < t->q.info.n && t->err.rc == DS_OK; k++) {
             ds_cli_text_init(&t->samples[k].text, j->g->tokenizer, t->q.info.stop, t->q.info.n_stop, &t->err);
             t->samples[k].text.min_tokens = t->q.info.min_tokens;
+            t->samples[k].text.keep_stop = t->q.info.include_stop;
         }
         if (t->err.rc != DS_OK)
             return;

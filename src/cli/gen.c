@@ -132,7 +132,7 @@ void ds_cli_text_fini(ds_cli_text *t)
 bool ds_cli_text_push(ds_cli_text *t, int32_t id)
 {
     size_t before = t->text.len, n = ds_decoder_push(&t->dec, (uint32_t)id, t->room, NULL);
-    size_t from = before >= t->longest_stop ? before - t->longest_stop + 1 : 0, at = SIZE_MAX;
+    size_t from = before >= t->longest_stop ? before - t->longest_stop + 1 : 0, at = SIZE_MAX, kept = 0;
 
     ds_buf_put(&t->text, t->room, n);
     if (t->n_tokens++ < t->min_tokens)
@@ -142,11 +142,14 @@ bool ds_cli_text_push(ds_cli_text *t, int32_t id)
     for (size_t i = 0; i < t->n_stop; i++) {
         size_t first = t->held_back >= t->stop[i].n + from ? t->held_back - t->stop[i].n + 1 : from;
         const char *hit = t->stop[i].n ? memmem(t->text.p + first, t->text.len - first, t->stop[i].p, t->stop[i].n) : NULL;
-        if (hit && (size_t)(hit - t->text.p) < at)
+        if (hit && (size_t)(hit - t->text.p) < at) {
             at = (size_t)(hit - t->text.p);
+            kept = t->keep_stop ? t->stop[i].n : 0;
+        }
     }
     if (at == SIZE_MAX)
         return false;
+    at += kept;
     t->text.len = at;
     t->text.p[at] = '\0';
     t->stopped = true;

@@ -93,7 +93,8 @@ typedef struct {
     size_t sent;        /* bytes that the caller has shown */
     const ds_str *stop; /* borrowed */
     size_t n_stop, longest_stop;
-    uint32_t min_tokens; /* set after init: strings that are complete within so many tokens are text */
+    bool keep_stop;      /* set after init: the string belongs to the text */
+    uint32_t min_tokens; /* likewise: strings that are complete within so many tokens are text */
     uint32_t n_tokens;   /* so far */
     size_t held_back;    /* bytes of the text when there were min_tokens of them */
     bool stopped;

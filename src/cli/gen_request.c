@@ -44,6 +44,8 @@ void ds_cli_request_fini(ds_cli_request *q)
     ds_ids_free(&q->ids);
     free(q->stop);
     free(q->bias);
+    free(q->rule_ids);
+    free(q->words);
     ds_bad_words_free(&q->bad);
     for (size_t i = 0; i < q->n_images; i++)
         free((void *)q->images[i].embedding);
@@ -196,6 +198,60 @@ static ds_rc get_logprobs(ds_cli_request *q, const ds_json *obj, ds_err *err)
     return rc;
 }
 
+/* A list of token ids, to the end of what q->rule_ids holds. */
+static ds_rc get_ids(const ds_json *v, const char *field, uint32_t vocab, uint32_t *to, uint32_t *n, ds_err *err)
+{
+    if (!v)
+        return DS_OK;
+    if (v->type != DS_JSON_ARRAY)
+        return wrong_type(v, field, "a list of token ids", err);
+    for (const ds_json *t = v->child; t; t = t->next) {
+        int64_t id;
+        if (!ds_json_i64(t, &id))
+            return wrong_type(t, field, "whole numbers", err);
+        if (id < 0 || id >= vocab)
+            return ds_fail(err, DS_E_FORMAT, "%s: %lld is outside the vocabulary, 0..%u", field, (long long)id, vocab - 1);
+        to[(*n)++] = (uint32_t)id;
+    }
+    return DS_OK;
+}
+
+/* What says which tokens may come and end the text, and where the prompt begins. */
+static ds_rc get_rules(ds_cli_request *q, const ds_json *obj, uint32_t vocab, ds_err *err)
+{
+    const ds_json *stop = member(obj, "stop_token_ids"), *allowed = member(obj, "allowed_token_ids"), *bad = member(obj, "bad_words");
+    uint32_t n_stop = stop ? stop->n : 0, n_allowed = allowed ? allowed->n : 0, n_bad = bad ? bad->n : 0;
+    ds_request_info_data *i = &q->info;
+    ds_rc rc;
+
+    q->rule_ids = calloc((size_t)n_stop + n_allowed + 1, sizeof *q->rule_ids);
+    q->words = calloc((size_t)n_bad + 1, sizeof *q->words);
+    if (!q->rule_ids || !q->words)
+        return ds_fail(err, DS_E_NOMEM, "out of memory");
+    i->stop_ids = q->rule_ids;
+    i->allowed_ids = q->rule_ids + n_stop;
+    i->bad_words = q->words;
+    rc = get_ids(stop, "stop_token_ids", vocab, q->rule_ids, &i->n_stop_ids, err);
+    if (rc == DS_OK)
+        rc = get_ids(allowed, "allowed_token_ids", vocab, q->rule_ids + n_stop, &i->n_allowed_ids, err);
+    if (rc == DS_OK && allowed && !i->n_allowed_ids)
+        return ds_fail(err, DS_E_FORMAT, "allowed_token_ids: the list is empty");
+    if (rc == DS_OK && bad && bad->type != DS_JSON_ARRAY)
+        return wrong_type(bad, "bad_words", "a list of strings", err);
+    for (const ds_json *w = bad ? bad->child : NULL; rc == DS_OK && w; w = w->next) {
+        if (w->type != DS_JSON_STRING || !w->text_len)
+            return ds_fail(err, DS_E_FORMAT, "bad_words: expected strings that aren't empty");
+        q->words[i->n_bad_words++] = (ds_str){ w->text, w->text_len };
+    }
+    if (rc == DS_OK)
+        rc = get_bool(obj, "include_stop_str_in_output", &i->include_stop, err);
+    if (rc == DS_OK)
+        rc = get_int(obj, "truncate_prompt_tokens", &i->truncate_prompt, -1, INT32_MAX, err);
+    if (rc == DS_OK && member(obj, "truncate_prompt_tokens") && i->truncate_prompt == 0)
+        return ds_fail(err, DS_E_FORMAT, "truncate_prompt_tokens: 0 leaves no prompt");
+    return rc;
+}
+
 static ds_rc get_common(ds_cli_request *q, const ds_json *obj, uint32_t vocab, ds_err *err)
 {
     ds_request_info_data *i = &q->info;
@@ -229,6 +285,8 @@ static ds_rc get_common(ds_cli_request *q, const ds_json *obj, uint32_t vocab, d
         rc = get_real(obj, "frequency_penalty", &s->frequency_penalty, err);
     if (rc == DS_OK)
         rc = get_logprobs(q, obj, err);
+    if (rc == DS_OK)
+        rc = get_rules(q, obj, vocab, err);
     q->max_tokens = (uint32_t)max_tokens;
     i->min_tokens = (uint32_t)min_tokens;
     s->top_k = (uint32_t)top_k;
@@ -263,8 +321,6 @@ static ds_rc token_rules(ds_cli_request *q, ds_cli_gen *g, ds_err *err)
 {
     int64_t most = q->info.truncate_prompt == -1 ? (int64_t)g->context - 1 : q->info.truncate_prompt;
 
-    if (q->info.include_stop)
-        return ds_fail(err, DS_E_FORMAT, "include_stop_str_in_output: not taken here");
     if (most && q->ids.n > (size_t)most) {
         if (q->n_images)
             return ds_fail(err, DS_E_FORMAT, "truncate_prompt_tokens: not possible with pictures in the prompt");
@@ -316,9 +372,7 @@ static ds_rc get_chat(ds_cli_request *q, ds_cli_gen *g, const char *line, size_t
     rc = ds_request_render(q->chat, 0, &runs, &n_runs, err);
     if (rc == DS_OK)
         rc = ds_encoder_runs(g->encoder, runs, n_runs, &q->ids, err);
-    if (rc == DS_OK)
-        rc = ds_cli_request_images(q, g, err);
-    return rc == DS_OK ? token_rules(q, g, err) : rc;
+    return rc == DS_OK ? ds_cli_request_images(q, g, err) : rc;
 }
 
 static ds_rc check(const ds_cli_request *q, ds_err *err)
@@ -365,6 +419,9 @@ static ds_rc read_json(ds_cli_request *q, ds_cli_gen *g, const char *line, size_
 ds_rc ds_cli_request_json(ds_cli_request *q, ds_cli_gen *g, const char *line, size_t n, ds_err *err)
 {
     ds_rc rc = read_json(q, g, line, n, err);
+
+    if (rc == DS_OK)
+        rc = token_rules(q, g, err);
     return rc == DS_OK ? check(q, err) : rc;
 }
 

@@ -192,17 +192,17 @@ def test_ends_held_back_and_bias(deepserve, model, tmp_path):
 
 
 def test_token_rules_of_chat_lines(deepserve, model, tmp_path):
-    """What a chat request says of tokens holds here as it does at the server, or is refused by name."""
+    """What a chat request says of tokens holds here as it does at the server."""
     chat = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 6, "temperature": 1, "seed": 3}
     f = tmp_path / "in.jsonl"
     f.write_text("\n".join(json.dumps({**chat, **more}) for more in (
         {"allowed_token_ids": [50, 60]}, {"allowed_token_ids": [50, 60], "stop_token_ids": [60, 50]}, {"truncate_prompt_tokens": 2},
-        {"include_stop_str_in_output": True})))
+        {"allowed_token_ids": [50, 60], "stop_token_ids": [60, 50], "include_stop_str_in_output": True})))
     got = lines(deepserve("generate", "--model", model, "--input", f))
     assert set(got[0]["ids"]) <= {50, 60} and len(got[0]["ids"]) == 6
     assert got[1]["ids"] == [] and got[1]["finish_reason"] == "stop"
     assert got[2]["usage"]["prompt_tokens"] == 2
-    assert got[3]["error"]["message"].startswith("include_stop_str_in_output")
+    assert got[3]["ids"] in ([50], [60])
 
 
 def test_context_and_length(deepserve, model):
@@ -234,6 +234,28 @@ def test_stop_strings_behind_min_tokens(deepserve, model, tmp_path):
     stop = free["text"][2:4]
     assert run(stop=stop)["text"] == free["text"][:free["text"].index(stop)]
     assert run(stop=stop, min_tokens=12)["text"] == free["text"]
+    assert run(stop=stop, include_stop_str_in_output=True)["text"] == free["text"][:free["text"].index(stop) + len(stop)]
+
+
+def test_token_rules(deepserve, model, tmp_path):
+    f = tmp_path / "in.jsonl"
+
+    def run(fails=False, **how):
+        f.write_text(json.dumps({"prompt": "Hi", "temperature": 0, "max_tokens": 12, **how}) + "\n")
+        done = deepserve("generate", "--model", model, "--input", f)
+        assert (done.returncode != 0) == fails, done
+        return json.loads(done.stdout)
+
+    free = run()["ids"]
+    at = next(i for i in range(2, 12) if free[i] not in free[:i])
+    assert run(stop_token_ids=[free[at]])["ids"] == free[:at]
+    assert run(stop_token_ids=[free[at]], include_stop_str_in_output=True)["ids"] == free[:at + 1]
+    assert set(run(allowed_token_ids=free[:2])["ids"]) <= set(free[:2])
+    assert "bbb" not in run(bad_words=["b", "bb", "bbb"])["text"]
+    whole, cut = run(prompt=None, tokens=[5, 6, 7]), run(prompt=None, tokens=[9, 9, 5, 6, 7], truncate_prompt_tokens=3)
+    assert cut["ids"] == whole["ids"] and cut["usage"]["prompt_tokens"] == 3
+    for wrong in (dict(allowed_token_ids=[]), dict(stop_token_ids=[1 << 20]), dict(bad_words="a"), dict(bad_words=[""]), dict(truncate_prompt_tokens=0)):
+        assert next(iter(wrong)) in run(True, **wrong)["error"]["message"]
 
 
 def test_wrong_use(deepserve, model, tmp_path):
