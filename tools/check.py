@@ -32,7 +32,6 @@ MAY_SEE = {
     "kvstore": {"base", "kv", "net"},
     "parallel": {"base", "net", "policy"},
     "cluster": {"base", "kv", "net", "policy"},
-    "llm": {"base", "format", "kern", "model", "engine", "token", "recipe"},
     "server": {"base", "grammar", "recipe", "reply", "image", "policy"},
     "sim": {"base", "kv", "policy", "engine"},
     "loadgen": {"base"},

@@ -102,7 +102,7 @@ typedef struct {
     ds_engine_clock clock; /* zeros: the monotonic clock */
 } ds_engine_opts;
 
-/* What create would take. DS_E_NOMEM with the largest context that would fit when memory_bytes is too small;
+/* What create would take. DS_E_NOMEM when memory_bytes is too small: of *out only largest_context counts then;
  * DS_E_ARG as create. */
 ds_rc ds_engine_plan_get(ds_gen_plan *out, const struct ds_model *m, const ds_engine_opts *o, ds_err *err);
 

@@ -176,6 +176,7 @@ typedef struct {
     uint64_t kv, states, tails, tables, buffers, host, total; /* bytes */
     uint64_t device;                                          /* of that, in the memory that memory_bytes bounds: a GPU's own, or all */
     uint64_t kv_tokens;                                       /* that all blocks together hold */
+    uint32_t largest_context; /* where the plan doesn't fit its budget: the longest context of which one sequence would; 0: none */
 } ds_gen_plan;
 
 #define DS_GEN_HIST 32 /* bucket i: [2^i, 2^(i+1)) microseconds, the first also what is below, the last what is above */

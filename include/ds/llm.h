@@ -7,8 +7,8 @@
  *   ds_llm_embed     a picture for a request
  *   ds_llm_close     cancels what is left and gives everything back
  *
- * Threads: open and close from one thread, embed from one at a time; what the engine allows holds for it, the rest
- * is constant after open. */
+ * Threads: open and close from one thread, embed from any; what the engine allows holds for it, the rest is constant
+ * after open. */
 #ifndef DS_LLM_H
 #define DS_LLM_H
 
@@ -49,8 +49,8 @@ int32_t ds_llm_bos(const ds_llm *l);        /* goes in front of raw text */
 /* How this model wants pictures prepared and laid out, and the id that stands for their positions in a prompt
  * (ds_request_expand_images). False: it takes none. */
 bool ds_llm_pictures(const ds_llm *l, ds_image_rule *rule, uint32_t *token);
-/* A prepared picture through the vision tower: out [layout.tokens][ds_llm_hidden], for ds_gen_image. The tower is
- * made for the first one, with buffers of its own: pictures don't wait for the engine's steps. DS_E_ARG: the model
+/* A prepared picture through the vision tower: out [layout.tokens][ds_llm_hidden], for ds_gen_image. The tower has
+ * buffers of its own: pictures wait for each other, and not for the engine's steps. DS_E_ARG: the model
  * takes none, or not this one; DS_E_NOMEM. */
 ds_rc ds_llm_embed(ds_llm *l, const ds_picture *p, float *out, ds_err *err);
 uint32_t ds_llm_hidden(const ds_llm *l);

@@ -19,6 +19,7 @@
 #include "base/rng.h"
 #include "cli/gen.h"
 #include "cli/model_cli.h"
+#include "role/service.h"
 
 typedef struct {
     const char *model, *which, *trace, *tokens, *device;
@@ -425,8 +426,12 @@ static ds_rc load_case(const bench *b, result *r, const ds_engine_opts *o, arriv
 {
     ds_engine *e;
     record rec = { 0 };
-    ds_rc rc = ds_engine_create(&e, b->m.model, b->m.pool, o, err);
+    ds_service_plan plan;
+    ds_engine_opts fit;
+    ds_rc rc = ds_service_plan_get(&plan, &fit, b->m.model, &(ds_service_opts){ .engine = *o, .no_pictures = true }, err);
 
+    if (rc == DS_OK)
+        rc = ds_engine_create(&e, b->m.model, b->m.pool, &fit, err);
     if (rc != DS_OK)
         return rc;
     rc = ds_engine_start(e, err);

@@ -9,6 +9,7 @@
 #include "cli/model_cli.h"
 #include "kern/device.h"
 #include "model/model.h"
+#include "role/service.h"
 
 typedef struct {
     const char *model, *device;
@@ -21,7 +22,7 @@ static const ds_opt table[] = {
     DS_CLI_OPT_DEVICE(offsetof(options, device)),
     { "context", DS_OPT_INT, offsetof(options, context), "0", "TOKENS", "plan for sequences of this length; 0 = the model's limit",
       .min = 0, .max = UINT32_MAX },
-    { "batch", DS_OPT_INT, offsetof(options, batch), "1", "N", "plan for this many sequences at a time", .min = 1, .max = 65536 },
+    { "batch", DS_OPT_INT, offsetof(options, batch), "1", "N", "plan for this many sequences at a time", .min = 1, .max = 4096 },
     { "rows", DS_OPT_INT, offsetof(options, rows), "256", "TOKENS", "rows of a step", .min = 1, .max = 32768 },
     { "json", DS_OPT_FLAG, offsetof(options, json), .help = "print one JSON object" },
     { 0 },
@@ -35,53 +36,24 @@ static const ds_opt_cmd command = {
     table,
 };
 
-typedef struct {
-    ds_runner_opts opts;
-    ds_runner_size size;
-    uint64_t n_blocks, weights, total, available; /* bytes but for n_blocks */
-    uint64_t largest_context;                     /* that fits, 0: none does */
-    bool fits;
-} plan;
-
-/* Everything that must be resident: what a run takes, and the weights but for the Engram tables, of which a step
- * touches a few rows. */
-static uint64_t bytes_for(const ds_model *m, const ds_runner_opts *o, uint64_t weights, ds_runner_size *size)
+/* The plan of a service that decodes `batch` sequences of that length at a time, each with blocks of its own. */
+static ds_rc make_plan(ds_service_plan *p, const ds_model *m, const options *o, ds_err *err)
 {
-    return ds_runner_bytes(m, o, size) && size->total <= UINT64_MAX - weights ? size->total + weights : UINT64_MAX;
+    uint64_t context = o->context ? (uint64_t)o->context : ds_model_config(m)->max_position_embeddings;
+    uint64_t blocks = (uint64_t)o->batch * ((context + DS_KV_BLOCK_TOKENS - 1) / DS_KV_BLOCK_TOKENS);
+
+    return ds_service_plan_wish(p, m,
+                                &(ds_service_opts){ .engine = { .max_context = (uint32_t)o->context,
+                                                                .max_running = (uint32_t)o->batch,
+                                                                .step_tokens = (uint32_t)o->rows,
+                                                                .kv_blocks = blocks < UINT32_MAX ? (uint32_t)blocks : UINT32_MAX,
+                                                                .drafts = DS_ENGINE_DRAFTS_AUTO } },
+                                err);
 }
 
-static void make_plan(plan *p, const ds_model *m, const options *o)
+static bool fits(const ds_service_plan *p)
 {
-    ds_model_layout lay;
-    ds_model_stats st;
-    ds_runner_size size;
-    uint32_t low = 0, high;
-
-    ds_model_layout_get(m, &lay);
-    ds_model_stat(m, &st);
-    memset(p, 0, sizeof *p);
-    p->opts = (ds_runner_opts){
-        .max_rows = (uint32_t)o->rows,
-        .max_seqs = (uint32_t)o->batch,
-        .max_context = o->context ? (uint32_t)o->context : lay.max_context,
-        .n_tails = 1,
-    };
-    p->n_blocks = (uint64_t)o->batch * ((p->opts.max_context + (uint64_t)lay.block_tokens - 1) / lay.block_tokens);
-    p->weights = st.file_bytes - st.kind_bytes[DS_KIND_ENGRAM_TABLE];
-    p->available = ds_llm_available_bytes(m);
-    p->total = bytes_for(m, &p->opts, p->weights, &p->size);
-    p->fits = p->total <= p->available;
-
-    high = lay.max_context;
-    while (low < high) { /* bytes grow with the context */
-        ds_runner_opts t = p->opts;
-        t.max_context = low + (high - low + 1) / 2;
-        if (bytes_for(m, &t, p->weights, &size) <= p->available)
-            low = t.max_context;
-        else
-            high = t.max_context - 1;
-    }
-    p->largest_context = low;
+    return p->device <= p->budget;
 }
 
 static const char *engram_text(const ds_layer_topo *l, char buf[16])
@@ -138,7 +110,7 @@ static uint64_t used_bytes(const ds_model_stats *st)
     return sum;
 }
 
-static void print_text(ds_buf *b, const ds_model *m, const plan *p)
+static void print_text(ds_buf *b, const ds_model *m, const ds_service_plan *p)
 {
     const ds_config *c = ds_model_config(m);
     ds_model_stats st;
@@ -160,22 +132,27 @@ static void print_text(ds_buf *b, const ds_model *m, const plan *p)
     if (st.used_tensors != st.tensors)
         print_bytes(b, "not used", st.file_bytes - used_bytes(&st));
     print_bytes(b, "all", st.file_bytes);
-    ds_buf_printf(b, "\nmemory for %u sequence%s of %u tokens, %u rows a step\n", p->opts.max_seqs, p->opts.max_seqs == 1 ? "" : "s",
-                  p->opts.max_context, p->opts.max_rows);
+    ds_buf_printf(b, "\nmemory for %u sequence%s of %u tokens, %u rows a step\n", p->engine.max_running,
+                  p->engine.max_running == 1 ? "" : "s", p->engine.max_context, p->engine.step_tokens);
     char line[64];
-    snprintf(line, sizeof line, "KV, %" PRIu64 " blocks of %u tokens", p->n_blocks, lay.block_tokens);
-    print_bytes(b, line, p->size.kv);
-    print_bytes(b, "sequence state", p->size.slots);
-    print_bytes(b, "prefill tails", p->size.tails);
-    print_bytes(b, "rotary and other tables", p->size.tables);
-    print_bytes(b, "buffers and scratch", p->size.buffers + p->size.scratch + p->size.stage);
-    print_bytes(b, "weights (Engram tables stay on disk)", p->weights);
+    snprintf(line, sizeof line, "KV, %u blocks of %u tokens", p->engine.kv_blocks, lay.block_tokens);
+    print_bytes(b, line, p->engine.kv);
+    snprintf(line, sizeof line, "sequence state, %u and %u saved", p->engine.state_slots, p->engine.saved_states);
+    print_bytes(b, line, p->engine.states);
+    print_bytes(b, "prefill tails", p->engine.tails);
+    print_bytes(b, "rotary and other tables", p->engine.tables);
+    print_bytes(b, "buffers and scratch", p->engine.buffers);
+    print_bytes(b, "the engine's own tables", p->engine.host);
+    if (p->tower)
+        print_bytes(b, "vision tower", p->tower);
     print_bytes(b, "all", p->total);
+    print_bytes(b, "weights (Engram tables stay on disk)", p->weights);
     print_bytes(b, "available here", p->available);
-    if (p->fits)
+    print_bytes(b, "of that for all but the weights", p->budget);
+    if (fits(p))
         ds_buf_puts(b, "fits\n");
     else if (p->largest_context)
-        ds_buf_printf(b, "does not fit; the largest context that would is %" PRIu64 " tokens\n", p->largest_context);
+        ds_buf_printf(b, "does not fit; the largest context of which one sequence would is %u tokens\n", p->largest_context);
     else
         ds_buf_puts(b, "does not fit at any context\n");
 }
@@ -201,7 +178,7 @@ static void json_layer(ds_buf *b, uint32_t i, const ds_layer_topo *l)
                   l->uses_candidates ? "true" : "false", l->dspark_target >= 0 ? "true" : "false");
 }
 
-static void print_json(ds_buf *b, const ds_model *m, const plan *p)
+static void print_json(ds_buf *b, const ds_model *m, const ds_service_plan *p)
 {
     const ds_config *c = ds_model_config(m);
     const ds_topology *t = ds_model_topology(m);
@@ -227,14 +204,16 @@ static void print_json(ds_buf *b, const ds_model *m, const plan *p)
         ds_buf_printf(b, ":%" PRIu64, st.kind_bytes[k]);
     }
     ds_buf_puts(b, "},");
-    ds_buf_printf(b,
-                  "\"plan\":{\"context\":%u,\"batch\":%u,\"rows\":%u,\"block_tokens\":%u,\"block_bytes\":%zu,\"blocks\":%" PRIu64
-                  ",\"kv_bytes\":%zu,\"slot_bytes\":%zu,\"slots_bytes\":%zu,\"tails_bytes\":%zu,\"tables_bytes\":%zu,\"buffers_bytes\":%zu,"
-                  "\"scratch_bytes\":%zu,\"weights_bytes\":%" PRIu64 ",\"total_bytes\":%" PRIu64 ",\"available_bytes\":%" PRIu64
-                  ",\"fits\":%s,\"largest_context\":%" PRIu64 "}}\n",
-                  p->opts.max_context, p->opts.max_seqs, p->opts.max_rows, lay.block_tokens, lay.block_bytes, p->n_blocks, p->size.kv,
-                  lay.slot_bytes, p->size.slots, p->size.tails, p->size.tables, p->size.buffers + p->size.stage, p->size.scratch,
-                  p->weights, p->total, p->available, p->fits ? "true" : "false", p->largest_context);
+    ds_buf_printf(
+        b,
+        "\"plan\":{\"context\":%u,\"batch\":%u,\"rows\":%u,\"block_tokens\":%u,\"block_bytes\":%zu,\"blocks\":%u,\"saved_states\":%u,"
+        "\"kv_bytes\":%" PRIu64 ",\"slot_bytes\":%zu,\"slots_bytes\":%" PRIu64 ",\"tails_bytes\":%" PRIu64 ",\"tables_bytes\":%" PRIu64
+        ",\"buffers_bytes\":%" PRIu64 ",\"host_bytes\":%" PRIu64 ",\"vision_bytes\":%" PRIu64 ",\"total_bytes\":%" PRIu64
+        ",\"weights_bytes\":%" PRIu64 ",\"available_bytes\":%" PRIu64 ",\"budget_bytes\":%" PRIu64
+        ",\"fits\":%s,\"largest_context\":%u}}\n",
+        p->engine.max_context, p->engine.max_running, p->engine.step_tokens, lay.block_tokens, lay.block_bytes, p->engine.kv_blocks,
+        p->engine.saved_states, p->engine.kv, lay.slot_bytes, p->engine.states, p->engine.tails, p->engine.tables, p->engine.buffers,
+        p->engine.host, p->tower, p->total, p->weights, p->available, p->budget, fits(p) ? "true" : "false", p->largest_context);
 }
 
 int ds_cmd_inspect(int argc, char **argv)
@@ -242,7 +221,7 @@ int ds_cmd_inspect(int argc, char **argv)
     options o;
     ds_err err;
     ds_model *m;
-    plan p;
+    ds_service_plan p;
     ds_buf out = { 0 };
     int status = ds_cli_parse(&command, &o, argc, argv, NULL);
 
@@ -251,13 +230,10 @@ int ds_cmd_inspect(int argc, char **argv)
     if (ds_model_open(&m, o.model, &(ds_model_opts){ .device_name = o.device, .no_data = true }, &err) != DS_OK)
         return ds_cli_fail(argv[0], &err);
     ds_cli_say_device(o.device, ds_model_device(m)->name);
-    if (o.context > ds_model_config(m)->max_position_embeddings) {
-        ds_fail(&err, DS_E_ARG, "--context %" PRId64 " exceeds the model's limit of %u tokens", o.context,
-                ds_model_config(m)->max_position_embeddings);
+    if (make_plan(&p, m, &o, &err) != DS_OK) {
         ds_model_close(m);
         return ds_cli_fail(argv[0], &err);
     }
-    make_plan(&p, m, &o);
     if (o.json)
         print_json(&out, m, &p);
     else

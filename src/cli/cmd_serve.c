@@ -15,7 +15,8 @@
 #include "base/utf8.h"
 #include "cli/gen.h"
 #include "cli/replay.h"
-#include "llm/parts.h"
+#include "kern/device.h"
+#include "role/service.h"
 #include "server/server.h"
 
 typedef struct {
@@ -24,8 +25,8 @@ typedef struct {
     ds_opt_list names, set;
     int mode, act, kernels, encoding, log_level, thinking, unknown_members;
     bool dump_config, no_tcp, strict_model, image_urls, metrics_auth, prefix_cache, quiet, pin;
-    int64_t port, threads, engines, context, max_running, max_requests, step_tokens, prefills, replay_keep, connections, workers, step_us,
-        phases;
+    int64_t port, threads, engines, context, max_running, max_requests, step_tokens, prefills, replay_keep, kv_blocks, saved_states,
+        verify_rows, connections, workers, step_us, phases;
     uint64_t memory, kv_memory, max_head, max_body, max_output_queue, responses_bytes;
     uint64_t header_ms, body_ms, stall_ms, keepalive_ms, idle_ms, drain_ms, request_ms, body_rate, responses_ttl_ms, target_tbt_ms;
 } options;
@@ -57,11 +58,14 @@ static const ds_opt table[] = {
     { .name = "context", .type = DS_OPT_INT, O(context), .def = "0", .arg = "TOKENS", .min = 0, .max = INT32_MAX, .help = "prompt and answer at most; 0 = the model's limit, or what fits" },
     { .name = "max-running", .type = DS_OPT_INT, O(max_running), .def = "16", .arg = "N", .min = 1, .max = 4096, .help = "answers computed at a time" },
     { .name = "max-requests", .type = DS_OPT_INT, O(max_requests), .def = "256", .arg = "N", .min = 1, .max = 1 << 20, .help = "requests accepted and not ended, waiting ones too; more get a 429" },
-    { .name = "memory", .type = DS_OPT_BYTES, O(memory), .def = "0", .arg = "BYTES", .min = 0, .max = INFINITY, .help = "for caches and buffers; 0 = up to 70% of what is free" },
+    { .name = "memory", .type = DS_OPT_BYTES, O(memory), .def = "0", .arg = "BYTES", .min = 0, .max = INFINITY, .help = "for caches and buffers; 0 = up to 90% of what is free, less the weights" },
     { .name = "kv-memory", .type = DS_OPT_BYTES, O(kv_memory), .def = "0", .arg = "BYTES", .min = 0, .max = INFINITY, .help = "of that, for prefixes that leave the engine's own blocks: they come back from there; 0 = none" },
     { .name = "step-tokens", .type = DS_OPT_INT, O(step_tokens), .def = "512", .arg = "TOKENS", .min = 1, .max = 1 << 18, .help = "rows of an engine step at most" },
     { .name = "prefills", .type = DS_OPT_INT, O(prefills), .def = "4", .arg = "N", .min = 1, .max = 4096, .help = "prompts in progress at a time" },
     { .name = "replay-keep", .type = DS_OPT_INT, O(replay_keep), .def = "0", .arg = "TOKENS", .min = 0, .max = 1 << 16, .help = "of a cached prefix without saved state, computed again; 0 = the model's window. More come closer to a cold run" },
+    { .name = "kv-blocks", .type = DS_OPT_INT, O(kv_blocks), .def = "0", .arg = "N", .min = 0, .max = 1 << 28, .help = "blocks of 128 tokens for prompts and answers; 0 = four contexts, or what --memory leaves" },
+    { .name = "saved-states", .type = DS_OPT_INT, O(saved_states), .def = "0", .arg = "N", .min = 0, .max = 1 << 18, .help = "states that prompts can be continued from; 0 = twice --max-running" },
+    { .name = "verify-rows", .type = DS_OPT_INT, O(verify_rows), .def = "64", .arg = "N", .min = 1, .max = 1 << 16, .help = "draft tokens of all answers verified in a step at most" },
     { .name = "target-tbt", .type = DS_OPT_MS, O(target_tbt_ms), .def = "0", .arg = "TIME", .min = 0, .max = INFINITY, .help = "wanted time between tokens; prompts get what decoding leaves of it; 0 = no target" },
     { .name = "prefix-cache", .type = DS_OPT_FLAG, O(prefix_cache), .def = "true", .help = "share what prompts have in common" },
     { .name = "speculate", .type = DS_OPT_STR, O(speculate), .def = "auto", .arg = "auto|off|N", .help = "draft tokens verified a step; never changes the text" },
@@ -71,7 +75,7 @@ static const ds_opt table[] = {
     DS_CLI_OPT_KERNELS(offsetof(options, kernels)),
     { .name = "threads", .type = DS_OPT_INT, O(threads), .arg = "N", .min = 1, .max = 1024, .help = "threads of the model (default: one for each CPU)" },
     DS_CLI_OPT_PIN(offsetof(options, pin)),
-    { .name = "engines", .type = DS_OPT_INT, O(engines), .def = "1", .arg = "N", .min = 1, .max = DS_GEN_MANY_MAX, .help = "engines on the one model; they share its threads, --memory, --kv-memory, --max-running, --max-requests and --prefills" },
+    { .name = "engines", .type = DS_OPT_INT, O(engines), .def = "1", .arg = "N", .min = 1, .max = DS_GEN_MANY_MAX, .help = "engines on the one model; they share its threads, --memory, --kv-memory, --kv-blocks, --saved-states, --max-running, --max-requests and --prefills" },
 
     { .name = "max-head", .type = DS_OPT_BYTES, O(max_head), .def = "32KiB", .arg = "BYTES", .min = 1024, .max = 1 << 20, .help = "request line and headers" },
     { .name = "header-timeout", .type = DS_OPT_MS, O(header_ms), .def = "10s", .arg = "TIME", .min = 1, .max = 3600000, .help = "for the whole head" },
@@ -117,23 +121,12 @@ typedef struct {
     const options *o;
     int speculate;
     const char *image_token;
-    ds_cli_model m;
-    ds_tokenizer *tokenizer;
+    ds_service *s;
     ds_replay *replay;
-    ds_pool *pools[DS_GEN_MANY_MAX]; /* of several engines; one has the model's */
-    ds_engine *engines[DS_GEN_MANY_MAX];
-    ds_gen_many *many; /* several engines as one */
     ds_server *server;
-    ds_runner *vision; /* made for the first picture */
-    int32_t stop_id;   /* ends a replayed answer */
 } service;
 
 /* ---- callbacks of the engine and the server ---- */
-
-static const char *token_bytes(void *ctx, int32_t id, size_t *n)
-{
-    return ds_tokenizer_bytes(((service *)ctx)->tokenizer, (uint32_t)id, n);
-}
 
 static uint64_t choose_answer(void *ctx, const char *body, size_t n)
 {
@@ -145,39 +138,12 @@ static int32_t replayed_token(void *ctx, uint64_t tag, uint32_t sample, uint32_t
     const ds_ids *answer = (const ds_ids *)(uintptr_t)tag;
 
     (void)sample;
-    return answer && index < answer->n ? (int32_t)answer->p[index] : ((service *)ctx)->stop_id;
+    return answer && index < answer->n ? (int32_t)answer->p[index] : (int32_t)ds_service_config(((service *)ctx)->s)->eos_token_id;
 }
 
-/* The tower has caches and buffers of its own: pictures don't wait for the engine's steps. */
 static ds_rc embed(void *ctx, const float *patches, uint32_t n_h, uint32_t n_w, float *out, ds_err *err)
 {
-    service *s = ctx;
-    const ds_config *c = ds_model_config(s->m.model);
-    uint32_t most = c->vision.max_image_tokens * c->vision.downsample_ratio * c->vision.downsample_ratio;
-    ds_rc rc = DS_OK;
-
-    if (!s->vision)
-        rc = ds_runner_create(
-            &s->vision, s->m.model,
-            &(ds_runner_opts){ .bf16 = s->o->act == 1, .max_rows = 1, .max_context = 128, .max_patches = most, .no_drafts = true }, err);
-    return rc == DS_OK ? ds_runner_image(s->vision, patches, n_h, n_w, out, err) : rc;
-}
-
-static void fill_vision(service *s, ds_server_vision *v, const char *image_token)
-{
-    const ds_config *c = ds_model_config(s->m.model);
-
-    v->token_id = ds_tokenizer_control(s->tokenizer, image_token);
-    if (c->vision.num_hidden_layers == 0 || v->token_id == DS_TOKEN_NONE)
-        return;
-    v->rule = (ds_image_rule){ .patch = c->vision.patch_size,
-                               .merge = c->vision.downsample_ratio,
-                               .max_tokens = c->vision.max_image_tokens,
-                               .min_pixels = c->vision.min_pixels,
-                               .max_wh_ratio = c->vision.max_wh_ratio };
-    v->hidden = c->hidden_size;
-    v->embed = embed;
-    v->ctx = s;
+    return ds_service_picture(((service *)ctx)->s, patches, n_h, n_w, out, err);
 }
 
 static volatile sig_atomic_t is_ready;
@@ -190,45 +156,6 @@ static void ready(void *ctx)
 }
 
 /* ---- the model ---- */
-
-/* What each of several engines has of a number, rounded up. */
-static uint32_t share(int64_t v, const options *o)
-{
-    return (uint32_t)((v + o->engines - 1) / o->engines);
-}
-
-/* The plan of each engine. Without a wish: the engine's own number of blocks where that fits, else all of the memory
- * that may be taken, else a smaller context. */
-static ds_rc fit_memory(ds_engine_opts *eo, const ds_model *m, const options *o, ds_err *err)
-{
-    ds_gen_plan plan;
-    uint64_t most = ds_llm_available_bytes(m) / 10 * 7 / (uint64_t)o->engines;
-    uint32_t low = 1, high;
-    ds_rc rc;
-
-    eo->memory_bytes = o->memory / (uint64_t)o->engines;
-    if (o->memory)
-        return ds_engine_plan_get(&plan, m, eo, err);
-    rc = ds_engine_plan_get(&plan, m, eo, err);
-    if (rc != DS_OK || plan.device <= most)
-        return rc;
-    eo->memory_bytes = most;
-    rc = ds_engine_plan_get(&plan, m, eo, err);
-    if (rc != DS_E_NOMEM || o->context)
-        return rc;
-    for (high = ds_model_config(m)->max_position_embeddings; low < high;) {
-        eo->max_context = low + (high - low + 1) / 2;
-        if (ds_engine_plan_get(&plan, m, eo, err) == DS_OK)
-            low = eo->max_context;
-        else
-            high = eo->max_context - 1;
-    }
-    eo->max_context = low;
-    if (low >= 2)
-        fprintf(stderr, "context: %u tokens, what fits into memory (the model's limit is %u)\n", low,
-                ds_model_config(m)->max_position_embeddings);
-    return ds_engine_plan_get(&plan, m, eo, err);
-}
 
 /* deepserve's place in the user's cache directory, as the XDG rules have it; NULL: there is none. */
 static const char *user_cache(char *out, size_t cap)
@@ -243,192 +170,109 @@ static const char *user_cache(char *out, size_t cap)
     return n > 0 && (size_t)n < cap ? out : NULL;
 }
 
-static ds_rc identify(ds_engine_identity *out, const service *s, ds_err *err)
+static void say_model(const ds_service *s)
 {
-    const options *o = s->o;
-    char buf[4096], hex[17];
-    ds_model_digest_opts how = { .cache_dir = o->cache_dir ? o->cache_dir : user_cache(buf, sizeof buf), .pool = s->m.pool };
-    ds_model_digest_info info;
-    ds_rc rc = ds_llm_identity(out, s->m.model, o->model, o->encoding == 1 ? "v4" : "v4.1", &how, &info, err);
+    const ds_model_digest_info *info;
+    const ds_engine_identity *id = ds_service_identity(s, &info);
+    char hex[17];
 
-    if (rc != DS_OK)
-        return rc;
-    ds_hex(hex, out->model, 8);
-    if (info.remembered)
+    if (!id)
+        return;
+    ds_hex(hex, id->model, 8);
+    if (info->remembered)
         fprintf(stderr, "model: %s (remembered)\n", hex);
     else
-        fprintf(stderr, "model: %s (%.1f MiB read%s%s)\n", hex, (double)info.read_bytes / 0x1p20,
-                info.unkept.rc == DS_OK ? "" : "; not remembered: ", info.unkept.rc == DS_OK ? "" : info.unkept.msg);
-    return DS_OK;
+        fprintf(stderr, "model: %s (%.1f MiB read%s%s)\n", hex, (double)info->read_bytes / 0x1p20,
+                info->unkept.rc == DS_OK ? "" : "; not remembered: ", info->unkept.rc == DS_OK ? "" : info->unkept.msg);
 }
 
-/* Several engines have teams of their own, side by side on the CPUs; the one for all was for opening the model. */
-static ds_rc create_engines(service *s, const ds_engine_opts *eo, ds_err *err)
+static void say_plan(const ds_service *s, const options *o)
 {
-    uint32_t n = (uint32_t)s->o->engines, threads = ds_pool_size(s->m.pool), first = 0;
-    ds_rc rc = DS_OK;
+    const ds_service_plan *p = ds_service_plan_of(s);
+    uint32_t limit = ds_service_config(s)->max_position_embeddings;
 
-    if (n == 1)
-        return ds_engine_create(&s->engines[0], s->m.model, s->m.pool, eo, err);
-    ds_pool_destroy(s->m.pool);
-    s->m.pool = NULL;
-    for (uint32_t i = 0; i < n && rc == DS_OK; i++) {
-        ds_pool_opts po = { .n_threads = threads / n + (i < threads % n), .pin = s->o->pin, .first_cpu = first };
-        first += po.n_threads;
-        rc = ds_pool_create(&s->pools[i], &po, err);
-        if (rc == DS_OK)
-            rc = ds_engine_create(&s->engines[i], s->m.model, s->pools[i], eo, err);
-    }
-    return rc;
-}
-
-static ds_rc create_replays(service *s, const ds_engine_opts *eo, ds_err *err)
-{
-    ds_engine_stub stub = { .vocab = ds_tokenizer_size(s->tokenizer),
-                            .token = replayed_token,
-                            .ctx = s,
-                            .step_ns = (uint64_t)s->o->step_us * 1000 / (uint64_t)s->o->phases,
-                            .phases = (uint32_t)s->o->phases };
-    ds_rc rc = DS_OK;
-
-    for (int64_t i = 0; i < s->o->engines && rc == DS_OK; i++)
-        rc = ds_engine_create_stub(&s->engines[i], &stub, eo, err);
-    return rc;
-}
-
-static ds_rc open_engines(service *s, ds_engine_opts *eo, ds_config *config, ds_err *err)
-{
-    const options *o = s->o;
-    int64_t threads = o->threads ? o->threads : ds_cpu_count();
-    char path[4096];
-    ds_rc rc;
-
-    if (o->replay && o->kv_memory)
-        return ds_fail(err, DS_E_ARG, "--kv-memory: recorded answers (--replay-file) have no KV to keep");
-    if (o->replay) {
-        if ((size_t)snprintf(path, sizeof path, "%s/config.json", o->model) >= sizeof path)
-            return ds_fail(err, DS_E_ARG, "--model: the path is too long");
-        rc = ds_config_load(config, path, err);
-        if (rc == DS_OK)
-            rc = ds_replay_open(&s->replay, o->replay, s->tokenizer, err);
-        if (rc != DS_OK)
-            return rc;
-        s->stop_id = (int32_t)config->eos_token_id;
-        if (!eo->max_context)
-            eo->max_context = config->max_position_embeddings;
-        if (!eo->kv_blocks)
-            eo->kv_blocks = 16384; /* no block holds anything */
-        if (eo->kv_blocks < eo->max_context / DS_KV_BLOCK_TOKENS + 2)
-            eo->kv_blocks = eo->max_context / DS_KV_BLOCK_TOKENS + 2;
-        return create_replays(s, eo, err);
-    }
-    if (o->engines > threads)
-        return ds_fail(err, DS_E_ARG, "--engines %" PRId64 ": each needs a thread of the model, there %s %" PRId64 " (--threads)",
-                       o->engines, threads == 1 ? "is" : "are", threads);
-    rc = ds_cli_model_open(&s->m, o->model,
-                           &(ds_llm_place){ o->device, ds_cli_kernels(o->kernels), { .n_threads = (uint32_t)o->threads, .pin = o->pin } },
-                           err);
-    if (rc != DS_OK)
-        return rc;
-    *config = *ds_model_config(s->m.model);
-    rc = ds_llm_check_vocab(s->tokenizer, o->model, config->vocab_size, err);
-    if (rc != DS_OK)
-        return rc;
-    if (o->context > config->max_position_embeddings)
-        return ds_fail(err, DS_E_ARG, "--context %" PRId64 " exceeds the model's limit of %u tokens", o->context,
-                       config->max_position_embeddings);
-    rc = identify(&eo->identity, s, err);
-    if (rc != DS_OK)
-        return rc;
-    rc = fit_memory(eo, s->m.model, o, err);
-    if (rc != DS_OK && o->engines > 1)
-        return ds_err_prefix(err, rc, "each of %" PRId64 " engines: ", o->engines);
-    return rc == DS_OK ? create_engines(s, eo, err) : rc;
-}
-
-static ds_rc start_engines(service *s, ds_gen *out, ds_err *err)
-{
-    ds_gen parts[DS_GEN_MANY_MAX];
-    ds_rc rc = DS_OK;
-
-    for (int64_t i = 0; i < s->o->engines; i++)
-        parts[i] = ds_engine_gen(s->engines[i]);
-    *out = parts[0];
-    if (s->o->engines > 1) {
-        rc = ds_gen_many_create(&s->many, parts, (size_t)s->o->engines, err);
-        if (rc == DS_OK)
-            *out = ds_gen_many_gen(s->many);
-    }
-    for (int64_t i = 0; i < s->o->engines && rc == DS_OK; i++)
-        rc = ds_engine_start(s->engines[i], err);
-    return rc;
+    if (!o->context && !o->replay && p->engine.max_context < limit)
+        fprintf(stderr, "context: %u tokens, what fits into memory (the model's limit is %u)\n", p->engine.max_context, limit);
+    fprintf(stderr, "memory: %.1f MiB in caches and buffers, KV for %" PRIu64 " tokens, context of %u, %u at a time\n",
+            (double)p->total / 0x1p20, p->engine.kv_tokens * p->engines, p->engine.max_context, p->engine.max_running * p->engines);
+    if (p->tower)
+        fprintf(stderr, "pictures: %.1f MiB of that\n", (double)p->tower / 0x1p20);
+    if (p->engine.host_blocks)
+        fprintf(stderr, "host memory: %.1f MiB of that, KV for %" PRIu64 " tokens that left the engine, %u states\n",
+                (double)p->engine.host_kv * p->engines / 0x1p20, (uint64_t)p->engine.host_blocks * DS_KV_BLOCK_TOKENS * p->engines,
+                p->engine.host_states * p->engines);
 }
 
 static ds_rc load(void *ctx, ds_server_model *out, ds_err *err)
 {
     service *s = ctx;
     const options *o = s->o;
-    ds_gen_plan plan;
-    ds_config config;
-    char path[4096];
-    ds_engine_opts eo = {
-        .mode = o->mode == 0 ? DS_ENGINE_EXACT : DS_ENGINE_CED,
-        .replay_keep = (uint32_t)o->replay_keep,
-        .no_prefix_cache = !o->prefix_cache,
-        .bf16 = o->act == 1,
-        .max_context = (uint32_t)o->context,
-        .max_running = share(o->max_running, o),
-        .max_requests = share(o->max_requests, o),
-        .max_samples = 32,
-        .step_tokens = (uint32_t)o->step_tokens,
-        .prefills = share(o->prefills, o),
-        .kv_memory = o->kv_memory / (uint64_t)o->engines,
-        .target_tbt_us = (uint32_t)(o->target_tbt_ms * 1000),
-        .drafts = s->speculate,
-        .token_bytes = token_bytes,
-        .ctx = s,
+    char cache[4096];
+    ds_engine_stub stub = {
+        .token = replayed_token, .ctx = s, .step_ns = (uint64_t)o->step_us * 1000 / (uint64_t)o->phases, .phases = (uint32_t)o->phases
     };
+    ds_service_opts so = {
+        .place = { o->device, ds_cli_kernels(o->kernels), { .n_threads = (uint32_t)o->threads, .pin = o->pin } },
+        .engine = {
+            .mode = o->mode == 0 ? DS_ENGINE_EXACT : DS_ENGINE_CED,
+            .replay_keep = (uint32_t)o->replay_keep,
+            .no_prefix_cache = !o->prefix_cache,
+            .bf16 = o->act == 1,
+            .max_context = (uint32_t)o->context,
+            .max_running = (uint32_t)o->max_running,
+            .max_requests = (uint32_t)o->max_requests,
+            .max_samples = 32,
+            .step_tokens = (uint32_t)o->step_tokens,
+            .prefills = (uint32_t)o->prefills,
+            .kv_blocks = (uint32_t)o->kv_blocks,
+            .saved_states = (uint32_t)o->saved_states,
+            .verify_rows = (uint32_t)o->verify_rows,
+            .memory_bytes = o->memory,
+            .kv_memory = o->kv_memory,
+            .target_tbt_us = (uint32_t)(o->target_tbt_ms * 1000),
+            .drafts = s->speculate,
+        },
+        .engines = (uint32_t)o->engines,
+        .image_token = s->image_token,
+        .dialect = o->encoding == 1 ? "v4" : "v4.1",
+        .cache_dir = o->cache_dir ? o->cache_dir : user_cache(cache, sizeof cache),
+        .stub = o->replay ? &stub : NULL,
+    };
+    const int32_t *ids;
     ds_rc rc;
 
-    if ((size_t)snprintf(path, sizeof path, "%s/tokenizer.json", o->model) >= sizeof path)
-        return ds_fail(err, DS_E_ARG, "--model: the path is too long");
-    rc = ds_tokenizer_open(&s->tokenizer, path, err);
-    if (rc == DS_OK)
-        rc = open_engines(s, &eo, &config, err);
-    if (rc == DS_OK)
-        rc = ds_llm_read_stop_ids(out->stop_ids, &out->n_stop_ids, o->model, &config, err);
-    if (rc == DS_OK)
-        rc = start_engines(s, &out->gen, err);
+    if (o->replay && o->kv_memory)
+        return ds_fail(err, DS_E_ARG, "--kv-memory: recorded answers (--replay-file) have no KV to keep");
+    rc = ds_service_open(&s->s, o->model, &so, err);
+    if (rc == DS_OK && o->replay)
+        rc = ds_replay_open(&s->replay, o->replay, ds_service_tokenizer(s->s), err);
     if (rc != DS_OK)
         return rc;
-    ds_engine_plan_of(s->engines[0], &plan);
-    out->tokenizer = s->tokenizer;
-    out->max_context = plan.max_context ? plan.max_context : eo.max_context;
-    if (s->m.model)
-        fill_vision(s, &out->vision, s->image_token);
+    if (!o->replay)
+        ds_cli_say_device(o->device, ds_model_device(ds_service_model(s->s))->name);
+    say_model(s->s);
+    say_plan(s->s, o);
+    ids = ds_service_stop_ids(s->s, &out->n_stop_ids);
+    memcpy(out->stop_ids, ids, out->n_stop_ids * sizeof *ids);
+    out->gen = ds_service_gen(s->s);
+    out->tokenizer = ds_service_tokenizer(s->s);
+    out->max_context = ds_service_context(s->s);
     out->fingerprint = "deepserve-" DS_VERSION;
-    fprintf(stderr, "memory: %.1f MiB in caches and buffers, KV for %" PRIu64 " tokens, context of %u, %u at a time\n",
-            (double)plan.total * (double)o->engines / 0x1p20, plan.kv_tokens * (uint64_t)o->engines, out->max_context,
-            plan.max_running * (uint32_t)o->engines);
-    if (plan.host_blocks)
-        fprintf(stderr, "host memory: %.1f MiB of that, KV for %" PRIu64 " tokens that left the engine, %u states\n",
-                (double)plan.host_kv * (double)o->engines / 0x1p20, (uint64_t)plan.host_blocks * DS_KV_BLOCK_TOKENS * (uint64_t)o->engines,
-                plan.host_states * (uint32_t)o->engines);
+    if (ds_service_pictures(s->s, &out->vision.rule, &out->vision.token_id)) {
+        out->vision.hidden = ds_service_config(s->s)->hidden_size;
+        out->vision.embed = embed;
+        out->vision.ctx = s;
+    }
     return DS_OK;
 }
 
 static void close_service(service *s)
 {
-    for (int64_t i = 0; i < s->o->engines; i++)
-        ds_engine_destroy(s->engines[i]);
-    ds_gen_many_destroy(s->many);
+    if (s->s)
+        ds_service_stop(s->s); /* the server's requests end before it goes, and its texts before the tokenizer does */
     ds_server_destroy(s->server);
-    ds_runner_destroy(s->vision);
     ds_replay_close(s->replay);
-    ds_tokenizer_destroy(s->tokenizer);
-    for (int64_t i = 0; i < s->o->engines; i++)
-        ds_pool_destroy(s->pools[i]);
-    ds_cli_model_close(&s->m);
+    ds_service_close(s->s);
 }
 
 /* ---- signals ---- */

@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "llm/parts.h"
+#include "role/service.h"
 
 enum { SPECULATE_MAX = 64 };
 
@@ -50,7 +50,7 @@ ds_rc ds_cli_gen_open(ds_cli_gen *g, const ds_cli_gen_opts *o, int speculate, ui
     if (rc != DS_OK)
         return rc;
     ds_cli_say_device(o->device, ds_llm_device(g->llm));
-    g->model = ds_llm_model(g->llm);
+    g->model = ds_service_model(ds_llm_service(g->llm));
     g->tokenizer = ds_llm_tokenizer(g->llm);
     g->engine = ds_llm_engine(g->llm);
     g->stop_ids = ds_llm_stop_ids(g->llm, &g->n_stop_ids);

@@ -5,7 +5,7 @@
 #include "base/pool.h"
 #include "cli/cli.h"
 #include "cli/options.h"
-#include "llm/parts.h"
+#include "role/parts.h"
 #include "model/model.h"
 
 typedef struct {

@@ -264,6 +264,7 @@ static ds_rc choose_blocks(ds_gen_plan *p, const ds_model *m, ds_engine_opts *o,
         else
             hi = mid - 1;
     }
+    p->largest_context = lo < 2 ? 0 : lo;
     if (lo < 2)
         return ds_fail(err, DS_E_NOMEM, "engine: %llu bytes are too few for any context with %u running sequences and %u saved states",
                        (unsigned long long)o->memory_bytes, o->max_running, o->saved_states);

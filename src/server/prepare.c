@@ -149,9 +149,7 @@ static ds_rc embed(ds_call *c, const ds_picture *p, ds_gen_image *out, ds_err *e
 
     if (rc == DS_OK) {
         ds_image_patches(p, patches);
-        pthread_mutex_lock(&c->s->vision_mu);
         rc = v->embed(v->ctx, patches, p->n_h, p->n_w, e, err);
-        pthread_mutex_unlock(&c->s->vision_mu);
     }
     free(patches);
     out->embedding = e;

@@ -115,7 +115,7 @@ static ds_rc set_up(ds_server *s, ds_err *err)
     if (s->epoll_fd < 0 || s->wake_fd < 0 ||
         epoll_ctl(s->epoll_fd, EPOLL_CTL_ADD, s->wake_fd, &(struct epoll_event){ .events = EPOLLIN, .data.ptr = NULL }) != 0)
         return ds_fail(err, DS_E_IO, "epoll: %s", strerror(errno));
-    if (pthread_mutex_init(&s->mu, NULL) != 0 || pthread_mutex_init(&s->vision_mu, NULL) != 0 || pthread_cond_init(&s->more, NULL) != 0)
+    if (pthread_mutex_init(&s->mu, NULL) != 0 || pthread_cond_init(&s->more, NULL) != 0)
         return ds_fail(err, DS_E_NOMEM, "out of memory");
     rc = copy(&s->host, o->host, err);
     if (rc == DS_OK)

@@ -77,7 +77,7 @@ typedef struct {
     ds_image_rule rule;
     uint32_t token_id; /* of the placeholder */
     uint32_t hidden;   /* floats of an embedding */
-    /* Vision tower: patches as ds_image_patches gives them -> out[tokens of the image][hidden]. Called from workers, never two at once. NULL: pictures are refused. */
+    /* Vision tower: patches as ds_image_patches gives them -> out[tokens of the image][hidden]. Called from workers, several at once. NULL: pictures are refused. */
     ds_rc (*embed)(void *ctx, const float *patches, uint32_t n_h, uint32_t n_w, float *out, ds_err *err);
     void *ctx;
 } ds_server_vision;

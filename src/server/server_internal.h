@@ -202,8 +202,7 @@ struct ds_server {
     ds_metrics m;
     ds_kit kit;
     ds_buf access;
-    ds_buf gone;               /* scratch */
-    pthread_mutex_t vision_mu; /* one picture goes through the tower at a time */
+    ds_buf gone; /* scratch */
     /* [mu] the workers' queue */
     pthread_mutex_t mu;
     pthread_cond_t more;

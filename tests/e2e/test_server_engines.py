@@ -84,7 +84,7 @@ def test_refusals(program, model):
         assert r.returncode != 0
         return r.stderr
 
-    assert "--engines 3: each needs a thread of the model, there are 2 (--threads)" in refused("--engines", 3, "--threads", 2)
-    assert "each of 2 engines: engine: " in refused("--engines", 2, "--threads", 2, "--memory", "20KiB")
+    assert "3 engines: each needs a thread of the model, there are 2" in refused("--engines", 3, "--threads", 2)
+    assert "each of 2 engines: engine: " in refused("--engines", 2, "--threads", 2, "--memory", "7MiB")
     assert "--engines" in refused("--engines", 65)
     assert "--engines" in refused("--engines", 0)

@@ -1085,7 +1085,7 @@ static void memory_plan(void **state)
     assert_refused(ds_engine_plan_get(&p, model, &o, &err), DS_E_NOMEM, "the largest context that fits is");
     at = strstr(err.msg, "fits is ");
     fits = (uint32_t)strtoul(at + 8, NULL, 10);
-    assert_true(fits > 1 && fits < 4096);
+    assert_true(fits > 1 && fits < 4096 && p.largest_context == fits);
     assert_refused(ds_engine_create(&e, model, NULL, &o, &err), DS_E_NOMEM, "the largest context that fits is");
     assert_null(e);
     o.max_context = fits;

@@ -1,6 +1,7 @@
-/* The steps of opening a model directory that the program's commands take one by one. ds/llm.h does all of them. */
-#ifndef DS_LLM_PARTS_H
-#define DS_LLM_PARTS_H
+/* The steps of opening a model directory that some commands take one by one. A service (role/service.h) takes all of
+ * them. */
+#ifndef DS_ROLE_PARTS_H
+#define DS_ROLE_PARTS_H
 
 #include <ds/llm.h>
 
@@ -17,7 +18,6 @@ typedef struct {
 /* The team of threads and on it the model. The token map for Engram comes from the directory's tokenizer.json when
  * the checkpoint has none. On failure both are NULL. */
 ds_rc ds_llm_open_model(ds_pool **pool, ds_model **model, const char *dir, const ds_llm_place *place, ds_err *err);
-const ds_model *ds_llm_model(const ds_llm *l);
 
 /* DS_E_FORMAT: the directory's tokenizer hasn't just the ids that config.json says. */
 ds_rc ds_llm_check_vocab(const ds_tokenizer *t, const char *dir, uint32_t vocab, ds_err *err);

@@ -1,4 +1,4 @@
-#include "llm/parts.h"
+#include "role/parts.h"
 
 #include <inttypes.h>
 #include <stdio.h>
