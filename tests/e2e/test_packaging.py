@@ -35,6 +35,30 @@ def options(deepserve, words):
     return re.findall(r"^  (?:-h, )?--(?:\[no-\])?([\w-]+)", deepserve(*words, "--help").stdout.decode(), re.M)
 
 
+def test_installed_libraries(installed, tmp_path):
+    """Each has a version in its name, gives away what its headers declare and nothing else, and a program builds against headers and libraries as
+    they are installed, and runs."""
+    if not shutil.which("readelf") or not shutil.which("cc"):
+        pytest.skip("no readelf or no compiler")
+    symbols = {}
+    exec(compile((ROOT / "tools/symbols.py").read_text(), "symbols.py", "exec"), symbols)
+    libraries = next(p for p in installed.glob("lib/**/libdeepserve.so")).parent
+    declared = {h.name: symbols["functions"](h.read_text()) for h in (installed / "include/ds").glob("*.h")}
+    assert "ds_llm_open" in declared["llm.h"] and "ds_gen_add" not in declared["gen.h"]  # inline
+    for name, apart in (("deepserve", ()), ("deepserve-recipe", ("engine.h", "gen.h", "gen_request.h", "llm.h"))):
+        path = libraries / f"lib{name}.so.0"
+        listing = subprocess.run(["readelf", "--wide", "--dyn-syms", "-d", path], capture_output=True, text=True, check=True).stdout
+        given = {x.split()[-1] for x in listing.splitlines() if re.search(r" (FUNC|OBJECT) +(GLOBAL|WEAK) +DEFAULT +\d+ ", x)}
+        want = set().union(*(d for h, d in declared.items() if h not in apart)) | {"ds_seal_create", "ds_seal_destroy"}
+        assert given == want, given ^ want
+        assert f"[lib{name}.so.0]" in listing and (libraries / f"lib{name}.so").is_symlink()
+    (tmp_path / "a.c").write_text("#include <ds/gen_request.h>\n#include <ds/llm.h>\n#include <ds/recipe.h>\n#include <stdio.h>\n"
+                                  "int main(void) { ds_llm *l; ds_err e; int rc = ds_llm_open(&l, \"/nowhere\", 0, &e); puts(e.msg); return rc != DS_E_IO; }\n")
+    subprocess.run(["cc", "-o", tmp_path / "a", tmp_path / "a.c", f"-I{installed / 'include'}", f"-L{libraries}", "-ldeepserve"], check=True)
+    done = subprocess.run([tmp_path / "a"], env=dict(os.environ, LD_LIBRARY_PATH=str(libraries)), capture_output=True, text=True)
+    assert done.returncode == 0 and "/nowhere" in done.stdout
+
+
 def test_installed_program_runs(installed, deepserve):
     done = subprocess.run([installed / "bin" / "deepserve", "--version"], capture_output=True, check=True)
     assert done.stdout == deepserve("--version").stdout and done.stdout.startswith(b"deepserve ")
