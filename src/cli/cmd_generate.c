@@ -209,7 +209,7 @@ static void take_event(job *j, const ds_event *ev)
             ds_fail(&t->err, DS_E_NOMEM, "out of memory for the answer");
         if (t->q.info.logprobs)
             note_logprob(&s->logprobs, ev);
-        ds_cli_text_push(&s->text, ev->token.id);
+        ds_cli_text_push(&s->text, ev->token.id, ev->token.held_bytes);
         show_text(j, s, ds_cli_text_safe(&s->text));
         break;
     case DS_EV_PROMPT:
@@ -218,6 +218,8 @@ static void take_event(job *j, const ds_event *ev)
     case DS_EV_END:
         s->completion_tokens = ev->end.completion_tokens;
         s->reason = reasons[ev->end.reason];
+        if (ev->end.reason == DS_ENDED_STOP_STRING)
+            ds_cli_text_cut(&s->text, t->q.info.stop[ev->end.stop], t->q.info.include_stop);
         show_text(j, s, s->text.text.len);
         if (ev->end.reason == DS_ENDED_FAILED || ev->end.reason == DS_ENDED_LOST)
             ds_cli_gen_failure(ev, &t->err);
@@ -266,11 +268,8 @@ static void submit(job *j, task *t)
         t->samples = calloc(t->q.info.n, sizeof *t->samples);
         if (!t->samples)
             ds_fail(&t->err, DS_E_NOMEM, "out of memory");
-        for (uint32_t k = 0; k < t->q.info.n && t->err.rc == DS_OK; k++) {
-            ds_cli_text_init(&t->samples[k].text, j->g->tokenizer, t->q.info.stop, t->q.info.n_stop, &t->err);
-            t->samples[k].text.min_tokens = t->q.info.min_tokens;
-            t->samples[k].text.keep_stop = t->q.info.include_stop;
-        }
+        for (uint32_t k = 0; k < t->q.info.n && t->err.rc == DS_OK; k++)
+            ds_cli_text_init(&t->samples[k].text, j->g->tokenizer, &t->err);
         if (t->err.rc != DS_OK)
             return;
     }
@@ -488,11 +487,9 @@ static ds_rc run_one(job *j, ds_cli_ids *ids, ds_err *err)
     }
     if (rc == DS_OK) {
         t->samples = calloc(1, sizeof *t->samples);
-        rc = t->samples ? ds_cli_text_init(&t->samples->text, j->g->tokenizer, t->q.info.stop, t->q.info.n_stop, err)
-                        : ds_fail(err, DS_E_NOMEM, "out of memory");
+        rc = t->samples ? ds_cli_text_init(&t->samples->text, j->g->tokenizer, err) : ds_fail(err, DS_E_NOMEM, "out of memory");
     }
     if (rc == DS_OK) {
-        t->samples->text.min_tokens = t->q.info.min_tokens;
         r = ds_cli_request_engine(&t->q, j->g, &room);
         r.cookie = (uintptr_t)t;
         rc = ds_cli_gen_run(j->g, &r, one_event, j, err);

@@ -109,13 +109,9 @@ ds_rc ds_cli_gen_run(ds_cli_gen *g, const ds_gen_request *q, ds_cli_event_fn *fn
 
 /* ---- text ---- */
 
-ds_rc ds_cli_text_init(ds_cli_text *t, const ds_tokenizer *tok, const ds_str *stop, size_t n_stop, ds_err *err)
+ds_rc ds_cli_text_init(ds_cli_text *t, const ds_tokenizer *tok, ds_err *err)
 {
-    *t = (ds_cli_text){ .stop = stop, .n_stop = n_stop };
-    for (size_t i = 0; i < n_stop; i++)
-        if (stop[i].n > t->longest_stop)
-            t->longest_stop = stop[i].n;
-    t->room = malloc(ds_decoder_room(tok));
+    *t = (ds_cli_text){ .room = malloc(ds_decoder_room(tok)) };
     if (!t->room)
         return ds_fail(err, DS_E_NOMEM, "out of memory");
     ds_decoder_init(&t->dec, tok, false);
@@ -129,46 +125,24 @@ void ds_cli_text_fini(ds_cli_text *t)
     *t = (ds_cli_text){ 0 };
 }
 
-bool ds_cli_text_push(ds_cli_text *t, int32_t id)
+void ds_cli_text_push(ds_cli_text *t, int32_t id, uint32_t held_bytes)
 {
-    size_t before = t->text.len, n = ds_decoder_push(&t->dec, (uint32_t)id, t->room, NULL);
-    size_t from = before >= t->longest_stop ? before - t->longest_stop + 1 : 0, at = SIZE_MAX, kept = 0;
+    t->clear = ds_cli_text_safe(t);
+    ds_buf_put(&t->text, t->room, ds_decoder_push(&t->dec, (uint32_t)id, t->room, NULL));
+    t->held = held_bytes;
+}
 
-    ds_buf_put(&t->text, t->room, n);
-    if (t->n_tokens++ < t->min_tokens)
-        t->held_back = t->text.len;
-    if (n == 0 || t->longest_stop == 0)
-        return false;
-    for (size_t i = 0; i < t->n_stop; i++) {
-        size_t first = t->held_back >= t->stop[i].n + from ? t->held_back - t->stop[i].n + 1 : from;
-        const char *hit = t->stop[i].n ? memmem(t->text.p + first, t->text.len - first, t->stop[i].p, t->stop[i].n) : NULL;
-        if (hit && (size_t)(hit - t->text.p) < at) {
-            at = (size_t)(hit - t->text.p);
-            kept = t->keep_stop ? t->stop[i].n : 0;
-        }
-    }
-    if (at == SIZE_MAX)
-        return false;
-    at += kept;
-    t->text.len = at;
-    t->text.p[at] = '\0';
-    t->stopped = true;
-    return true;
+void ds_cli_text_cut(ds_cli_text *t, ds_str stop, bool keep)
+{
+    const char *hit = memmem(ds_buf_str(&t->text) + t->clear, t->text.len - t->clear, stop.p, stop.n);
+
+    if (hit)
+        t->text.len = (size_t)(hit - t->text.p) + (keep ? stop.n : 0);
 }
 
 size_t ds_cli_text_safe(const ds_cli_text *t)
 {
-    size_t hold = 0;
-
-    if (t->stopped)
-        return t->text.len;
-    for (size_t i = 0; i < t->n_stop; i++) {
-        size_t most = t->stop[i].n < t->text.len + 1 ? t->stop[i].n : t->text.len + 1;
-        for (size_t k = most ? most - 1 : 0; k > hold; k--)
-            if (memcmp(t->text.p + t->text.len - k, t->stop[i].p, k) == 0)
-                hold = k;
-    }
-    return t->text.len - hold;
+    return t->text.len > t->held ? t->text.len - t->held : 0;
 }
 
 /* ---- signals ---- */

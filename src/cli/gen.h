@@ -85,25 +85,23 @@ ds_rc ds_cli_gen_run(ds_cli_gen *g, const ds_gen_request *q, ds_cli_event_fn *fn
 /* Why an end with DS_ENDED_FAILED, DS_ENDED_LOST or DS_ENDED_DEADLINE is one, into err. */
 ds_rc ds_cli_gen_failure(const ds_event *end, ds_err *err);
 
-/* Output text of one answer. */
+/* Output text of one answer. The engine finds stop strings; it counts bytes of tokens, and here a character that
+ * isn't whole has none, or those of its replacement. */
 typedef struct {
     ds_decoder dec;
     char *room;
-    ds_buf text;        /* cut before a stop string once one was found */
-    size_t sent;        /* bytes that the caller has shown */
-    const ds_str *stop; /* borrowed */
-    size_t n_stop, longest_stop;
-    bool keep_stop;      /* set after init: the string belongs to the text */
-    uint32_t min_tokens; /* likewise: strings that are complete within so many tokens are text */
-    uint32_t n_tokens;   /* so far */
-    size_t held_back;    /* bytes of the text when there were min_tokens of them */
-    bool stopped;
+    ds_buf text;
+    size_t sent;   /* bytes that the caller has shown */
+    uint32_t held; /* bytes at the end that may become part of a stop string */
+    size_t clear;  /* bytes that were safe before the last token */
 } ds_cli_text;
 
-ds_rc ds_cli_text_init(ds_cli_text *t, const ds_tokenizer *tok, const ds_str *stop, size_t n_stop, ds_err *err);
+ds_rc ds_cli_text_init(ds_cli_text *t, const ds_tokenizer *tok, ds_err *err);
 void ds_cli_text_fini(ds_cli_text *t);
-/* Appends a token's text; true when a stop string is complete. Check text.oom at the end. */
-bool ds_cli_text_push(ds_cli_text *t, int32_t id);
+/* Appends a token's text; held_bytes: of its event. Check text.oom at the end. */
+void ds_cli_text_push(ds_cli_text *t, int32_t id, uint32_t held_bytes);
+/* The last token completed this stop string: the text ends before it, or with `keep` behind it. */
+void ds_cli_text_cut(ds_cli_text *t, ds_str stop, bool keep);
 /* Bytes of text that can't become part of a stop string any more. */
 size_t ds_cli_text_safe(const ds_cli_text *t);
 

@@ -223,6 +223,19 @@ def test_stop_strings(deepserve, model):
     assert cut["ids"] == full["ids"][:len(cut["ids"])] and cut["usage"]["completion_tokens"] == len(cut["ids"])
 
 
+def test_any_stop_string(deepserve, model, tmp_path):
+    """Every piece of a text, as a stop string, ends it where it occurs first: inside a token, over several, behind characters that aren't whole."""
+    f = tmp_path / "in.jsonl"
+    f.write_text("\n".join(json.dumps({"prompt": "ab", "max_tokens": 24, "seed": s, "ignore_eos": True}) for s in range(4)))
+    full = [x["text"] for x in lines(deepserve("generate", "--model", model, "--input", f))]
+    cases = [(s, text[at:at + n]) for s, text in enumerate(full) for at in range(0, len(text), 3) for n in (1, 2, 5)]
+    cases = [(s, stop) for s, stop in cases if "\ufffd" not in stop]  # what stands for broken bytes is no text of the model's
+    f.write_text("\n".join(json.dumps({"prompt": "ab", "max_tokens": 24, "seed": s, "ignore_eos": True, "stop": ["never there", stop]}) for s, stop in cases))
+    got = lines(deepserve("generate", "--model", model, "--input", f))
+    for (s, stop), x in zip(cases, got):
+        assert x["text"] == full[s][:full[s].index(stop)] and x["finish_reason"] == "stop", (s, stop, full[s], x)
+
+
 def test_stop_strings_behind_min_tokens(deepserve, model, tmp_path):
     f = tmp_path / "in.jsonl"
 
