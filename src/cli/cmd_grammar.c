@@ -19,7 +19,7 @@ typedef struct {
     const char *json_schema, *regex, *ebnf, *lark, *choices;
     const char *tokenizer, *prefix;
     int64_t seed, n;
-    bool json;
+    bool json, any_order;
 } options;
 
 typedef enum { MATCH, MASK, COMPILE, SAMPLE } verb;
@@ -64,6 +64,10 @@ static const ds_opt table[] = {
       .min = 1,
       .max = 1e6,
       .help = "sample: texts" },
+    { .name = "any-order",
+      .type = DS_OPT_FLAG,
+      .offset = offsetof(options, any_order),
+      .help = "JSON: keys in any order, not the schema's" },
     { .name = "json", .type = DS_OPT_FLAG, .offset = offsetof(options, json), .help = "results as JSON, which they always are" },
     { 0 },
 };
@@ -102,7 +106,7 @@ static ds_rc make(const options *o, ds_grammar **g, ds_err *err)
     else if (o->choices)
         rc = ds_grammar_choices(g, ds_json_root(doc), NULL, err);
     else
-        rc = ds_grammar_json_schema(g, ds_json_root(doc), NULL, err);
+        rc = ds_grammar_json_schema(g, ds_json_root(doc), &(ds_grammar_opts){ .any_order = o->any_order }, err);
     ds_json_free(doc);
     free(text);
     return rc;

@@ -43,16 +43,12 @@ ds_rc ds_grammar_failed(const ds_grammar *g, ds_err *err)
 
 /* ---- numbers by content ---- */
 
-typedef bool same_fn(const ds_grammar *g, uint32_t number, const uint32_t *p, uint32_t n);
-typedef uint64_t hash_fn(const ds_grammar *g, uint32_t number);
-
 static uint64_t hash_words(const uint32_t *p, uint32_t n)
 {
     return ds_hash64(p, (size_t)n * sizeof *p, n);
 }
 
-/* The slot of the content, or the free one where it belongs; NULL: no room. */
-static uint32_t *find(ds_grammar *g, ds_table *t, uint64_t h, const uint32_t *p, uint32_t n, same_fn *same, hash_fn *hash)
+uint32_t *ds_automaton_find(ds_grammar *g, ds_table *t, uint64_t h, const uint32_t *p, uint32_t n, ds_same_fn *same, ds_hash_fn *hash)
 {
     if (2 * (t->n + 1) > t->cap) {
         uint32_t cap = t->cap ? 2 * t->cap : 64, *slot;
@@ -128,9 +124,15 @@ static bool set_add(ds_grammar *g, uint32_t from)
     while (g->work.n) {
         uint32_t i = g->work.p[--g->work.n];
         const ds_node *d = g->nodes.p + i;
-        if (g->mark[i] == g->stamp || d->kind == N_DEAD)
+        if (g->mark.p[i] == g->stamp || d->kind == N_DEAD)
             continue;
-        g->mark[i] = g->stamp;
+        g->mark.p[i] = g->stamp;
+        if (d->kind == N_MEMBERS) {
+            uint32_t go = ds_members_expand(g, i);
+            if (go == FAILED || !PUSH(g, g->work, go))
+                return false;
+            continue;
+        }
         if (d->kind == N_SPLIT ? !(PUSH(g, g->work, d->a) && PUSH(g, g->work, d->b)) : !PUSH(g, g->set, i))
             return false;
     }
@@ -144,7 +146,7 @@ static uint32_t set_end(ds_grammar *g)
     ds_frame f = { .n_nodes = g->set.n, .calls = UNKNOWN, .head = UNKNOWN };
 
     sort(g->set.p, g->set.n);
-    slot = find(g, &g->frame_table, hash_words(g->set.p, g->set.n), g->set.p, g->set.n, frame_same, frame_hash);
+    slot = ds_automaton_find(g, &g->frame_table, hash_words(g->set.p, g->set.n), g->set.p, g->set.n, frame_same, frame_hash);
     if (!slot)
         return FAILED;
     if (*slot)
@@ -233,24 +235,24 @@ static bool frame_calls(ds_grammar *g, uint32_t frame)
     if (words_new(g, NULL, 2 * f.n_calls, UNKNOWN) == FAILED)
         return false;
     for (uint32_t i = 0; i < f.n_nodes; i++) {
-        const ds_node *d = g->nodes.p + g->words.p[f.nodes + i];
+        ds_node d = g->nodes.p[g->words.p[f.nodes + i]]; /* a copy: closures may add nodes */
         uint32_t k = 0, after;
-        if (d->kind != N_CALL)
+        if (d.kind != N_CALL)
             continue;
-        while (k < n && g->words.p[at + 2 * k] != d->b)
+        while (k < n && g->words.p[at + 2 * k] != d.b)
             k++;
         if (k < n)
             continue;
         set_begin(g);
         for (k = i; k < f.n_nodes; k++) {
             const ds_node *e = g->nodes.p + g->words.p[f.nodes + k];
-            if (e->kind == N_CALL && e->b == d->b && !set_add(g, e->a))
+            if (e->kind == N_CALL && e->b == d.b && !set_add(g, e->a))
                 return false;
         }
         after = set_end(g);
         if (after == FAILED)
             return false;
-        g->words.p[at + 2 * n] = d->b;
+        g->words.p[at + 2 * n] = d.b;
         g->words.p[at + 2 * n + 1] = after;
         n++;
     }
@@ -282,7 +284,7 @@ static uint32_t stack_push(ds_grammar *g, uint32_t frame, uint32_t below)
         return below;
     if (g->stacks.p[below].depth >= DS_GRAMMAR_DEPTH)
         return UNKNOWN;
-    slot = find(g, &g->stack_table, hash_words(key, 2), key, 2, stack_same, stack_hash);
+    slot = ds_automaton_find(g, &g->stack_table, hash_words(key, 2), key, 2, stack_same, stack_hash);
     if (!slot)
         return FAILED;
     if (*slot)
@@ -382,7 +384,7 @@ static ds_gstate state_of_kernel(ds_grammar *g, uint32_t avoid)
     pairs_sort(g->kernel.p, g->kernel.n);
     if (!PUSH(g, g->kernel, avoid))
         return FAILED;
-    slot = find(g, &g->state_table, hash_words(g->kernel.p, g->kernel.n), g->kernel.p, g->kernel.n, state_same, state_hash);
+    slot = ds_automaton_find(g, &g->state_table, hash_words(g->kernel.p, g->kernel.n), g->kernel.p, g->kernel.n, state_same, state_hash);
     if (!slot)
         return FAILED;
     if (*slot)
@@ -434,10 +436,9 @@ bool ds_automaton_init(ds_grammar *g)
 {
     uint32_t first;
 
-    g->mark = calloc(g->nodes.n, sizeof *g->mark);
-    if (!g->mark)
-        return false;
-    g->bytes += g->nodes.n * sizeof *g->mark;
+    for (uint32_t i = 0; i < g->nodes.n; i++)
+        if (!PUSH(g, g->mark, 0))
+            return false;
     set_begin(g);
     if (set_end(g) != 0) /* frame 0 is the empty set */
         return false;
@@ -497,7 +498,12 @@ void ds_grammar_destroy(ds_grammar *g)
     free(g->frame_table.slot);
     free(g->stack_table.slot);
     free(g->state_table.slot);
-    free(g->mark);
+    free(g->mark.p);
+    free(g->members.p);
+    free(g->items.p);
+    free(g->member_nodes.p);
+    free(g->rest.p);
+    free(g->member_table.slot);
     free(g->set.p);
     free(g->work.p);
     free(g->kernel.p);

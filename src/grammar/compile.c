@@ -212,6 +212,11 @@ static uint32_t compile_one(compiler *c, uint32_t tree, uint32_t next)
             return node(c, N_CALL, next, t->a);
         case T_CHAIN:
             return chain(c, t, next);
+        case T_MEMBERS:
+            acc = node(c, N_MEMBERS, next, 0);
+            if (acc == FAILED || !ds_members_begin(c->g, t->a, next, &c->g->nodes.p[acc].b))
+                return FAILED;
+            return acc;
         case T_DIGITS:
             return multiples(c, t->a, next);
         }
@@ -249,35 +254,46 @@ static void graph_free(graph *r)
     free(r->wants);
 }
 
-/* Where node i looks: up to two nodes. */
-static uint32_t looks(const ds_grammar *g, uint32_t i, uint32_t to[2])
+/* The k-th node that node i looks at; UNKNOWN: there are no more. */
+static uint32_t look(const ds_grammar *g, uint32_t i, uint32_t k)
 {
     const ds_node *n = g->nodes.p + i;
+    const ds_members *m;
 
-    to[0] = n->a;
-    to[1] = n->kind == N_CALL ? g->start.p[n->b] : n->b;
-    return n->kind == N_BYTE ? 1 : n->kind == N_SPLIT || n->kind == N_CALL ? 2 : 0;
+    if (n->kind == N_END || n->kind == N_DEAD || k > (n->kind != N_BYTE) + (n->kind == N_MEMBERS ? UINT16_MAX : 0u))
+        return UNKNOWN;
+    if (k == 0)
+        return n->a;
+    if (n->kind != N_MEMBERS)
+        return n->kind == N_CALL ? g->start.p[n->b] : n->b;
+    m = g->members.p + g->words.p[n->b];
+    if (k <= m->n)
+        return g->start.p[g->items.p[m->first + k - 1].rule];
+    return k == m->n + 1 && m->extra ? g->start.p[m->extra] : UNKNOWN;
 }
 
 static bool graph_init(graph *r, const ds_grammar *g)
 {
-    uint32_t n = g->nodes.n, to[2];
+    uint32_t n = g->nodes.n, to;
+    size_t edges = 2 * (size_t)n;
 
+    for (uint32_t i = 0; i < g->members.n; i++)
+        edges += g->members.p[i].n + 2u;
     *r = (graph){ .from = calloc((size_t)n + 2, sizeof *r->from),
-                  .list = malloc(2 * (size_t)n * sizeof *r->list),
+                  .list = malloc(edges * sizeof *r->list),
                   .queue = malloc((size_t)n * sizeof *r->queue),
                   .rank = malloc((size_t)n * sizeof *r->rank),
                   .wants = malloc(n) };
     if (!r->from || !r->list || !r->queue || !r->rank || !r->wants)
         return false;
     for (uint32_t i = 0; i < n; i++)
-        for (uint32_t k = looks(g, i, to); k-- > 0;)
-            r->from[to[k] + 2]++;
+        for (uint32_t k = 0; (to = look(g, i, k)) != UNKNOWN; k++)
+            r->from[to + 2]++;
     for (uint32_t i = 2; i < n + 2; i++)
         r->from[i] += r->from[i - 1];
     for (uint32_t i = 0; i < n; i++)
-        for (uint32_t k = looks(g, i, to); k-- > 0;)
-            r->list[r->from[to[k] + 1]++] = i;
+        for (uint32_t k = 0; (to = look(g, i, k)) != UNKNOWN; k++)
+            r->list[r->from[to + 1]++] = i;
     return true;
 }
 
@@ -299,7 +315,8 @@ static void graph_rank(graph *r, const ds_grammar *g, bool empty)
     for (uint32_t at = 0; at < n; at++)
         for (uint32_t k = r->from[r->queue[at]]; k < r->from[r->queue[at] + 1]; k++) {
             uint32_t p = r->list[k];
-            if (r->rank[p] == UNKNOWN && r->wants[p] != 255 && --r->wants[p] == 0) {
+            bool live = r->rank[p] == UNKNOWN && r->wants[p] != 255;
+            if (live && (g->nodes.p[p].kind == N_MEMBERS ? ds_members_live(g, r->rank, p) : --r->wants[p] == 0)) {
                 r->rank[p] = n;
                 r->queue[n++] = p;
             }
@@ -334,7 +351,9 @@ static int64_t left_recursive(const ds_grammar *g, const graph *r, bool *oom)
                 continue;
             d = g->nodes.p + i;
             seen[i] = 1;
-            if (d->kind == N_SPLIT) {
+            if (d->kind == N_MEMBERS && r->rank[i] != UNKNOWN) { /* no item is needed; those there are begin with a byte */
+                stack[top++] = d->a;
+            } else if (d->kind == N_SPLIT) {
                 stack[top++] = d->a;
                 stack[top++] = d->b;
             } else if (d->kind == N_CALL) {
@@ -485,6 +504,10 @@ ds_rc ds_grammar_build(ds_grammar **out, const ds_forest *f, const char *const *
     g->bytes = sizeof *g;
     if (f->failed)
         g->full = f->large ? "nodes" : NULL;
+    for (uint32_t i = 0; i < f->members.n && rc == DS_OK; i++)
+        rc = PUSH(g, g->members, f->members.p[i]) ? DS_OK : DS_E_ARG;
+    for (uint32_t i = 0; i < f->member_items.n && rc == DS_OK; i++)
+        rc = PUSH(g, g->items, f->member_items.p[i]) ? DS_OK : DS_E_ARG;
     for (uint32_t i = 0; i < f->rules.n && !f->failed && rc == DS_OK; i++) {
         uint32_t end = node(&c, N_END, 0, 0), start = compile(&c, f->rules.p[i], end);
         if (start == FAILED || !PUSH(g, g->start, start))

@@ -42,6 +42,8 @@ void ds_forest_free(ds_forest *f)
     free(f->ranges.p);
     free(f->rules.p);
     free(f->items.p);
+    free(f->members.p);
+    free(f->member_items.p);
     ds_buf_free(&f->pool);
     ds_buf_free(&f->never);
 }
@@ -137,6 +139,115 @@ void ds_forest_item(ds_forest *f, uint32_t x)
 {
     if (f->failed || !ADD(f->items, x))
         f->failed = true;
+}
+
+uint32_t ds_tree_members(ds_forest *f, ds_members m, const ds_member_item *items)
+{
+    m.first = f->member_items.n;
+    for (uint32_t i = 0; i < m.n; i++)
+        f->failed |= !ADD(f->member_items, items[i]);
+    f->failed |= !ADD(f->members, m);
+    return ds_tree_new(f, T_MEMBERS, f->members.n - 1, 0);
+}
+
+static uint64_t times(uint64_t a, uint64_t b)
+{
+    return a && b > (uint64_t)UINT32_MAX / a ? UINT32_MAX : a * b;
+}
+
+bool ds_tree_length(const ds_forest *f, uint32_t tree, uint64_t *min, uint64_t *max)
+{
+    uint64_t lo, hi;
+
+    *min = *max = 0;
+    for (;;) { /* along lists, which lean to the left */
+        const ds_tree *t = f->trees.p + tree;
+        if (t->one || t->kind == T_CLASS) {
+            ++*min;
+            ++*max;
+            return true;
+        }
+        if (t->kind == T_EMPTY)
+            return true;
+        if (t->kind == T_TEXT) {
+            for (uint32_t i = 0; i < t->b; i++)
+                *min += ((uint8_t)f->pool.p[t->a + i] & 0xc0) != 0x80, *max += ((uint8_t)f->pool.p[t->a + i] & 0xc0) != 0x80;
+            return true;
+        }
+        if (t->kind == T_CAT) {
+            if (!ds_tree_length(f, t->b, &lo, &hi))
+                return false;
+            tree = t->a;
+        } else if (t->kind == T_REPEAT) {
+            if (!ds_tree_length(f, t->a, &lo, &hi))
+                return false;
+            lo = times(lo, t->min);
+            hi = t->max == TREE_UNBOUNDED && hi ? UINT32_MAX : times(hi, t->max);
+            tree = 0;
+        } else if (t->kind == T_ALT) {
+            uint64_t a, b;
+            if (!ds_tree_length(f, t->a, &lo, &hi) || !ds_tree_length(f, t->b, &a, &b))
+                return false;
+            lo = lo < a ? lo : a;
+            hi = hi > b ? hi : b;
+            tree = 0;
+        } else {
+            return false;
+        }
+        *min += lo;
+        *max = *max + hi < UINT32_MAX ? *max + hi : UINT32_MAX;
+    }
+}
+
+bool ds_tree_fit(ds_forest *f, uint32_t *tree, uint64_t min, uint64_t max)
+{
+    uint32_t list[64], n = 0, at = *tree, open = UNKNOWN;
+    uint64_t lo, hi, fixed = 0;
+    ds_tree r;
+
+    if (f->failed || !ds_tree_length(f, at, &lo, &hi))
+        return f->failed;
+    if (lo >= min && (hi <= max || max == UINT64_MAX) && (hi < UINT32_MAX || max == UINT64_MAX))
+        return true;
+    if (f->trees.p[at].kind == T_ALT) {
+        uint32_t a = f->trees.p[at].a, b = f->trees.p[at].b;
+        if (!ds_tree_fit(f, &a, min, max) || !ds_tree_fit(f, &b, min, max))
+            return false;
+        *tree = ds_tree_alt(f, a, b);
+        return true;
+    }
+    while (f->trees.p[at].kind == T_CAT && n < 63) {
+        list[n++] = f->trees.p[at].b;
+        at = f->trees.p[at].a;
+    }
+    list[n++] = at;
+    for (uint32_t i = 0; i < n; i++) {
+        if (!ds_tree_length(f, list[i], &lo, &hi) || (lo != hi && open != UNKNOWN))
+            return false;
+        if (lo != hi)
+            open = i;
+        else
+            fixed += lo;
+    }
+    if (open == UNKNOWN) { /* one length, which isn't within the bounds */
+        *tree = ds_tree_new(f, T_NONE, 0, 0);
+        return true;
+    }
+    r = f->trees.p[list[open]];
+    if (r.kind != T_REPEAT || !ds_tree_length(f, r.a, &lo, &hi) || lo != 1 || hi != 1)
+        return false;
+    if (min > fixed && min - fixed > r.min)
+        r.min = min - fixed < UINT32_MAX ? (uint32_t)(min - fixed) : UINT32_MAX - 1;
+    if (max != UINT64_MAX && (max < fixed || max - fixed < r.max))
+        r.max = max < fixed ? 0 : (uint32_t)(max - fixed);
+    if ((max != UINT64_MAX && max < fixed) || r.min > r.max) {
+        *tree = ds_tree_new(f, T_NONE, 0, 0);
+        return true;
+    }
+    list[open] = ds_tree_repeat(f, r.a, r.min, r.max);
+    for (*tree = list[--n]; n-- > 0;)
+        *tree = ds_tree_cat(f, *tree, list[n]);
+    return true;
 }
 
 bool ds_set_add(ds_set *s, uint32_t lo, uint32_t hi)

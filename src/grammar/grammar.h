@@ -34,6 +34,7 @@ typedef struct {
     uint32_t max_nodes;  /* 0 = 262144: size of the rules with repeats written out */
     uint32_t max_states; /* 0 = 65536 */
     bool compact;        /* JSON without white space between its tokens */
+    bool any_order;      /* keys of an object in any order (up to 256 keys), not the schema's */
 } ds_grammar_opts;       /* may be NULL everywhere */
 
 /* ---- making one -------------------------------------------------------------------------------------------------- */
@@ -138,6 +139,13 @@ ds_rc ds_grammar_accept(ds_grammar *g, const ds_token_trie *t, ds_gstate *s, con
  * first illegal one. */
 ds_rc ds_grammar_masks(ds_grammar *g, const ds_token_trie *t, ds_gstate s, const uint32_t *drafts, uint32_t n, uint32_t *words, size_t ld,
                        uint32_t *rows, ds_err *err);
+
+/* Appends the bytes that must come next, one after another, as long as the text can't end and only one can follow; *s
+ * moves behind them. Control tokens as in ds_grammar_tools. DS_E_AGAIN, DS_E_NOMEM. */
+ds_rc ds_grammar_forced(ds_grammar *g, ds_gstate *s, ds_buf *out, ds_err *err);
+/* The same as tokens: *ids becomes the encoder's segmentation of that text, without tokens at its end that the text
+ * behind it might change; *s moves behind them. Tokens before are not cut anew. None: ids->n = 0. */
+ds_rc ds_grammar_jump(ds_grammar *g, const ds_token_trie *t, ds_encoder *e, ds_gstate *s, ds_ids *ids, ds_err *err);
 
 /* ---- looking ----------------------------------------------------------------------------------------------------- */
 

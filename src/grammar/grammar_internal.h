@@ -17,7 +17,8 @@ typedef enum {
     T_REPEAT, /* a, `min` to `max` times */
     T_CALL,   /* rule a */
     T_CHAIN,  /* b items that may be left out: items a.. are separator, what may follow them any often (0: nothing), then item, needed… */
-    T_DIGITS, /* decimal digits of a multiple of a, no sign */
+    T_MEMBERS, /* members a of an object, in any order or so many */
+    T_DIGITS,  /* decimal digits of a multiple of a, no sign */
 } ds_tree_kind;
 
 #define TREE_UNBOUNDED UINT32_MAX
@@ -25,6 +26,7 @@ typedef enum {
 typedef struct {
     ds_tree_kind kind;
     uint32_t a, b, min, max;
+    bool one; /* one character of a string, however it is written */
 } ds_tree;
 
 typedef struct {
@@ -38,6 +40,21 @@ typedef struct {
         uint32_t n, cap; \
     }
 
+/* Members of an object, or elements of a list that are all different; members.c. */
+typedef struct {
+    uint32_t first, n;         /* items */
+    uint32_t separator, extra; /* rules; extra: any number of these may come, 0: none */
+    uint32_t min, max;         /* how many; max UNKNOWN: any number */
+    bool ordered;              /* in the order of the items, extra ones behind them */
+} ds_members;
+
+typedef struct {
+    uint32_t rule;
+    bool needed;
+} ds_member_item;
+
+enum { MOST_MEMBERS = 256 /* of one object: a text may see as many places with as many calls each */ };
+
 /* What a front end fills. Functions that add return the number of the tree; after a failure (`failed`) they return
  * 0, a T_EMPTY. */
 typedef struct {
@@ -45,6 +62,8 @@ typedef struct {
     VEC(ds_range) ranges;
     VEC(uint32_t) rules; /* tree of each rule; rule 0 is the start */
     VEC(uint32_t) items; /* of chains */
+    VEC(ds_members) members;
+    VEC(ds_member_item) member_items;
     ds_buf pool;
     ds_buf never; /* texts that may stand nowhere, each behind its length (a byte); all begin with '<' */
     ds_grammar_opts opts;
@@ -63,7 +82,14 @@ uint32_t ds_tree_alt(ds_forest *f, uint32_t a, uint32_t b); /* T_NONE or b alone
 uint32_t ds_tree_repeat(ds_forest *f, uint32_t a, uint32_t min, uint32_t max);
 uint32_t ds_tree_call(ds_forest *f, uint32_t rule);
 uint32_t ds_rule_new(ds_forest *f, uint32_t tree);
+/* How many characters a text of the tree has, max UINT32_MAX: any number; false: that isn't known. */
+bool ds_tree_length(const ds_forest *f, uint32_t tree, uint64_t *min, uint64_t *max);
+/* The tree becomes one of its texts with so many characters (max UINT64_MAX: any number); false: that takes more than
+ * a change of one repeat in each alternative. */
+bool ds_tree_fit(ds_forest *f, uint32_t *tree, uint64_t min, uint64_t max);
 void ds_forest_item(ds_forest *f, uint32_t x); /* the next number of `items` */
+/* m->first is set; items: at most MOST_MEMBERS. */
+uint32_t ds_tree_members(ds_forest *f, ds_members m, const ds_member_item *items);
 
 /* Sets of code points under construction; taken over by ds_tree_class sorted, merged and without surrogates. */
 typedef VEC(ds_range) ds_set;
@@ -96,11 +122,12 @@ ds_rc ds_lark_tree(ds_forest *f, const char *text, size_t n, uint32_t *tree, ds_
 /* ---- the network ------------------------------------------------------------------------------------------------- */
 
 typedef enum {
-    N_END,   /* of a rule */
-    N_BYTE,  /* lo..hi, then a */
-    N_SPLIT, /* a or b, without a byte */
-    N_CALL,  /* rule b, then a */
-    N_DEAD,  /* leads nowhere */
+    N_END,     /* of a rule */
+    N_BYTE,    /* lo..hi, then a */
+    N_SPLIT,   /* a or b, without a byte */
+    N_CALL,    /* rule b, then a */
+    N_MEMBERS, /* what is left of an object: content b in words, then a (members.c) */
+    N_DEAD,    /* leads nowhere */
 } ds_node_kind;
 
 typedef struct {
@@ -161,6 +188,10 @@ typedef struct {
     uint32_t *slot, cap, n;
 } ds_table; /* open addressing, numbers + 1 */
 
+typedef struct {
+    uint32_t node, content;
+} ds_member_node;
+
 struct ds_grammar {
     ds_grammar_opts opts;
     size_t bytes;     /* taken by everything below */
@@ -181,8 +212,14 @@ struct ds_grammar {
     VEC(uint32_t) killed;   /* for each row where its list begins in `kill_ids`, UNKNOWN: not yet made; and its length */
     VEC(uint32_t) kill_ids; /* tokens that complete a forbidden text */
     ds_table frame_table, stack_table, state_table;
-    uint32_t *mark, stamp; /* of nodes, for closures */
-    VEC(uint32_t) set;     /* a set under construction */
+    VEC(uint32_t) mark; /* of nodes, for closures */
+    uint32_t stamp;
+    VEC(ds_members) members;
+    VEC(ds_member_item) items;
+    VEC(ds_member_node) member_nodes; /* those made while reading */
+    VEC(uint32_t) rest;               /* a content under construction */
+    ds_table member_table;
+    VEC(uint32_t) set; /* a set under construction */
     VEC(uint32_t) work;
     VEC(uint32_t) kernel; /* pairs under construction */
     VEC(uint32_t) places;
@@ -199,6 +236,20 @@ struct ds_grammar {
 /* Room for one more element; false: memory or bound. */
 bool ds_grammar_room(ds_grammar *g, void **p, uint32_t n, uint32_t *cap, size_t size);
 #define PUSH(g, v, x) (ds_grammar_room(g, (void **)&(v).p, (v).n, &(v).cap, sizeof *(v).p) && (((v).p[(v).n++] = (x)), true))
+
+typedef bool ds_same_fn(const ds_grammar *g, uint32_t number, const uint32_t *p, uint32_t n);
+typedef uint64_t ds_hash_fn(const ds_grammar *g, uint32_t number);
+/* The slot of a content, or the free one where it belongs; NULL: no room. */
+uint32_t *ds_automaton_find(ds_grammar *g, ds_table *t, uint64_t h, const uint32_t *p, uint32_t n, ds_same_fn *same, ds_hash_fn *hash);
+
+/* A content at the beginning of an object: its place in words. */
+bool ds_members_begin(ds_grammar *g, uint32_t object, uint32_t after, uint32_t *content);
+/* The node of the branches and calls that node `at` stands for; nodes move. FAILED. */
+uint32_t ds_members_expand(ds_grammar *g, uint32_t at);
+/* Whether the end can be reached from there, by the ranks that are known. */
+bool ds_members_live(const ds_grammar *g, const uint32_t *rank, uint32_t at);
+/* Rules of random items (uint32_t), in order. few: no more than must be. false: out of memory. */
+bool ds_members_draw(const ds_grammar *g, uint32_t at, uint64_t seed, uint64_t number, uint64_t *drawn, bool few, ds_buf *rules);
 
 bool ds_automaton_init(ds_grammar *g);
 /* 0: not in the language; FAILED */

@@ -111,12 +111,18 @@ uint32_t schema_types(schema *c, const ds_json *s)
         uint32_t types;
     } known[] = { { "null", NULL_ },    { "boolean", BOOLEAN }, { "integer", INTEGER }, { "number", INTEGER | FRACTION },
                   { "string", STRING }, { "array", ARRAY },     { "object", OBJECT } };
-    const ds_json *type = ds_json_get(s, "type");
+    const ds_json *type = ds_json_get(s, "type"), *never = ds_json_get(s, "not");
     bool list = ds_json_is(type, DS_JSON_ARRAY);
-    uint32_t types = 0;
+    uint32_t types = 0, without = 0;
 
+    if (never && s->type == DS_JSON_OBJECT) {
+        uint32_t out = never->type == DS_JSON_FALSE ? 0 : never->type == DS_JSON_OBJECT ? schema_types(c, never) : ALL;
+        if ((out & INTEGER) && !(out & FRACTION))
+            schema_refuse(c, never, "integers alone can't be left out"); /* 1.0 is one too */
+        without = out;
+    }
     if (!type)
-        return ALL;
+        return ALL & ~without;
     for (const ds_json *t = list ? type->child : type; t; t = list ? t->next : NULL) {
         uint32_t one = 0;
         for (size_t i = 0; i < sizeof known / sizeof *known; i++)
@@ -128,10 +134,37 @@ uint32_t schema_types(schema *c, const ds_json *s)
     }
     if (ds_json_is(ds_json_get(s, "nullable"), DS_JSON_TRUE))
         types |= NULL_;
-    return types;
+    return types & ~without;
 }
 
-/* Keywords that say nothing about values, and those that value() deals with. */
+/* Keywords that say nothing about values. */
+static bool is_note(const ds_json *k)
+{
+    static const char *const notes[] = { "title",
+                                         "description",
+                                         "default",
+                                         "examples",
+                                         "example",
+                                         "deprecated",
+                                         "readOnly",
+                                         "writeOnly",
+                                         "$defs",
+                                         "definitions",
+                                         "$schema",
+                                         "$id",
+                                         "$comment",
+                                         "contentEncoding",
+                                         "contentMediaType",
+                                         "contentSchema",
+                                         "markdownDescription" };
+
+    for (size_t i = 0; i < sizeof notes / sizeof *notes; i++)
+        if (strcmp(notes[i], k->key) == 0)
+            return true;
+    return strncmp(k->key, "x-", 2) == 0;
+}
+
+/* Keywords that schema_value() deals with. */
 static bool known_keyword(const ds_json *k)
 {
     static const char *const words[] = {
@@ -148,6 +181,8 @@ static bool known_keyword(const ds_json *k)
         "minItems",
         "maxItems",
         "uniqueItems",
+        "minProperties",
+        "maxProperties",
         "minLength",
         "maxLength",
         "pattern",
@@ -162,19 +197,6 @@ static bool known_keyword(const ds_json *k)
         "allOf",
         "$ref",
         "nullable",
-        "$defs",
-        "definitions",
-        "title",
-        "description",
-        "default",
-        "examples",
-        "example",
-        "deprecated",
-        "readOnly",
-        "writeOnly",
-        "$schema",
-        "$id",
-        "$comment",
     };
 
     for (size_t i = 0; i < sizeof words / sizeof *words; i++)
@@ -183,12 +205,20 @@ static bool known_keyword(const ds_json *k)
     return false;
 }
 
+/* `not` with nothing but types inside, or a schema that is true or false. */
+static bool is_plain_not(const ds_json *k)
+{
+    if (k->type != DS_JSON_OBJECT)
+        return true;
+    return k->n == 0 || (k->n == 1 && strcmp(k->child->key, "type") == 0);
+}
+
 static bool check(schema *c, const ds_json *s)
 {
     if (s->type != DS_JSON_OBJECT)
         return true;
     for (const ds_json *k = s->child; k; k = k->next)
-        if (!known_keyword(k))
+        if (!is_note(k) && !known_keyword(k) && !(strcmp(k->key, "not") == 0 && is_plain_not(k)))
             return schema_refuse(c, k, "this keyword is not supported"), false;
     return true;
 }
@@ -294,13 +324,70 @@ static uint32_t branches(schema *c, const parts *in, uint32_t at, const ds_json 
     return t;
 }
 
+/* A constant as it is written: the value's members in its order, white space as between other tokens. */
+static uint32_t constant(schema *c, const ds_json *v)
+{
+    bool list = v->type == DS_JSON_ARRAY;
+    uint32_t t, one;
+    ds_buf b = { 0 };
+
+    if (!list && v->type != DS_JSON_OBJECT) {
+        ds_json_write(&b, v, DS_JSON_COMPACT);
+        c->f.failed |= b.oom;
+        t = ds_tree_text(&c->f, ds_buf_str(&b), b.len);
+        ds_buf_free(&b);
+        return t;
+    }
+    t = cat(c, text(c, list ? "[" : "{"), c->space);
+    for (const ds_json *m = v->child; m; m = m->next) {
+        one = constant(c, m);
+        if (!list) {
+            ds_json_write_str(&b, m->key, m->key_len, DS_JSON_COMPACT);
+            c->f.failed |= b.oom;
+            one = cat(c, cat(c, ds_tree_text(&c->f, ds_buf_str(&b), b.len), c->space), cat(c, cat(c, text(c, ":"), c->space), one));
+            ds_buf_free(&b);
+        }
+        t = cat(c, cat(c, t, one), c->space);
+        if (m->next)
+            t = cat(c, cat(c, t, text(c, ",")), c->space);
+    }
+    return cat(c, t, text(c, list ? "]" : "}"));
+}
+
+/* Checks what lies below a schema too: constants are judged by the matcher, which knows no more keywords than this
+ * front end, and must not pass over others. */
+static bool check_below(schema *c, const ds_json *s, uint32_t depth)
+{
+    static const char *const single[] = { "items", "additionalProperties", "additionalItems" }, *const several[] = {
+        "properties", "patternProperties", "anyOf", "oneOf", "allOf", "prefixItems", "items"
+    };
+    const ds_json *ref = ds_json_get(s, "$ref"), *k;
+
+    if (depth > 32 || ++c->work > MOST_WORK)
+        return schema_refuse(c, s, "too much below constants"), false;
+    if (!check(c, s) || (ref && !((k = target_of(c, ref)) ? check_below(c, k, depth + 1) : false)))
+        return false;
+    for (size_t i = 0; i < sizeof single / sizeof *single; i++)
+        if (ds_json_is(k = ds_json_get(s, single[i]), DS_JSON_OBJECT) && !check_below(c, k, depth + 1))
+            return false;
+    for (size_t i = 0; i < sizeof several / sizeof *several; i++) {
+        k = ds_json_get(s, several[i]);
+        for (k = ds_json_is(k, DS_JSON_ARRAY) || i < 2 ? (k ? k->child : NULL) : NULL; k; k = k->next)
+            if (!check_below(c, k, depth + 1))
+                return false;
+    }
+    return true;
+}
+
 static uint32_t constants(schema *c, const parts *in, const ds_json *list, bool single)
 {
     uint32_t t = none(c);
 
     for (const ds_json *v = single ? list : list->child; v; v = single ? NULL : v->next) {
-        ds_buf b = { 0 };
-        bool ok = true;
+        bool ok = true, deep = v->type == DS_JSON_ARRAY || v->type == DS_JSON_OBJECT;
+        for (uint32_t i = 0; i < in->n && deep; i++)
+            if (!check_below(c, in->p[i].s, 0))
+                return 0;
         for (uint32_t i = 0; i < in->n && ok; i++)
             ok = ds_schema_matches_in(c->root, in->p[i].s, v);
         if (++c->work > MOST_WORK)
@@ -309,13 +396,7 @@ static uint32_t constants(schema *c, const parts *in, const ds_json *list, bool 
             continue;
         if (c->call)
             return schema_refuse(c, list, "constants of whole calls are not supported");
-        if (c->raw)
-            ds_buf_put(&b, v->text, v->text_len); /* another part says that it is a string */
-        else
-            ds_json_write(&b, v, DS_JSON_COMPACT);
-        c->f.failed |= b.oom;
-        t = alt(c, t, ds_tree_text(&c->f, ds_buf_str(&b), b.len));
-        ds_buf_free(&b);
+        t = alt(c, t, c->raw ? ds_tree_text(&c->f, v->text, v->text_len) : constant(c, v)); /* raw: another part says that it is a string */
     }
     return t;
 }
@@ -349,8 +430,6 @@ static uint32_t call(schema *c, const ds_json *ref)
 /* What a part says that isn't dealt with yet: nothing (0), only a $ref (1), more (2). */
 static int says(const part *p)
 {
-    static const char *const notes[] = { "title",     "description", "default",     "examples", "example", "deprecated", "readOnly",
-                                         "writeOnly", "$defs",       "definitions", "$schema",  "$id",     "$comment" };
     bool ref = false;
 
     if (p->s->type != DS_JSON_OBJECT)
@@ -358,8 +437,7 @@ static int says(const part *p)
     for (const ds_json *k = p->s->child; k; k = k->next) {
         bool note = (p->any && strcmp(k->key, "anyOf") == 0) || (p->one && strcmp(k->key, "oneOf") == 0) ||
                     (p->all && strcmp(k->key, "allOf") == 0) || (p->ref && strcmp(k->key, "$ref") == 0);
-        for (size_t i = 0; i < sizeof notes / sizeof *notes && !note; i++)
-            note = strcmp(notes[i], k->key) == 0;
+        note |= is_note(k);
         if (!note && strcmp(k->key, "$ref") != 0)
             return 2;
         ref |= !note;
@@ -432,6 +510,46 @@ static bool expand(schema *c, parts *p, bool refs)
         }
     }
     return !c->bad;
+}
+
+bool schema_each(schema *c, const parts *in, uint32_t *trees, uint32_t most, uint32_t *n)
+{
+    static const char *const words[] = { "null", "true", "false" };
+    const ds_json *seen[MOST_MEMBERS], *list = NULL;
+    uint32_t types = ALL;
+    parts p = *in;
+
+    *n = 0;
+    if (!expand(c, &p, true))
+        return !c->bad;
+    for (uint32_t i = 0; i < p.n; i++) {
+        const ds_json *one = ds_json_get(p.p[i].s, "const"), *all = ds_json_get(p.p[i].s, "enum");
+        if (ds_json_get(p.p[i].s, "anyOf") || ds_json_get(p.p[i].s, "oneOf"))
+            return false;
+        types &= schema_types(c, p.p[i].s);
+        list = one ? one : all && !list ? all : list;
+    }
+    if (!list) {
+        for (uint32_t i = 0; i < 3; i++)
+            if (types & (i ? BOOLEAN : NULL_))
+                trees[(*n)++] = text(c, words[i]);
+        return !(types & ~(uint32_t)(BOOLEAN | NULL_));
+    }
+    for (const ds_json *v = list->key && strcmp(list->key, "const") == 0 ? list : list->child; v; v = v == list ? NULL : v->next) {
+        parts one = p;
+        uint32_t k = 0;
+        while (k < *n && !ds_schema_same(seen[k], v))
+            k++;
+        if (k < *n)
+            continue;
+        if (*n == most || *n == MOST_MEMBERS)
+            return false;
+        seen[*n] = v;
+        trees[*n] = constants(c, &one, v, true);
+        if (!c->f.failed && c->f.trees.p[trees[*n]].kind != T_NONE)
+            ++*n;
+    }
+    return true;
 }
 
 static uint32_t value_of(schema *c, const parts *in)

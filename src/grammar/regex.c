@@ -85,6 +85,8 @@ static uint32_t class_tree(parser *r, ds_set *s)
 {
     uint32_t t = r->o->json ? ds_tree_json_class(r->f, s) : ds_tree_class(r->f, s);
 
+    if (!r->f->failed && t && r->f->trees.p[t].kind != T_NONE)
+        r->f->trees.p[t].one = true;
     free(s->p);
     *s = (ds_set){ 0 };
     return t;

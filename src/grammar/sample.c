@@ -1,10 +1,40 @@
 /* Random members: a walk through the network that turns towards the end the longer it is. */
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/rng.h"
 #include "grammar/grammar_internal.h"
 
 enum { LONG = 200 /* bytes: from here on only the shortest way out */, MOST = 1 << 20 };
+
+static bool room(uint32_t **stack, uint32_t *cap, uint32_t n)
+{
+    uint32_t more = n > 64 ? 2 * n : 64, *p;
+
+    if (n <= *cap)
+        return true;
+    p = realloc(*stack, more * sizeof *p);
+    if (!p)
+        return false;
+    *stack = p;
+    *cap = more;
+    return true;
+}
+
+/* Pushes drawn items with separators between them; where to begin. */
+static uint32_t members(const ds_grammar *g, uint32_t object, const ds_buf *rules, uint32_t *stack, uint32_t *depth)
+{
+    size_t n = rules->len / sizeof(uint32_t);
+    uint32_t rule;
+
+    while (n-- > 0) {
+        memcpy(&rule, rules->p + n * sizeof rule, sizeof rule);
+        stack[(*depth)++] = g->start.p[rule];
+        if (n)
+            stack[(*depth)++] = g->start.p[g->members.p[object].separator];
+    }
+    return stack[--*depth];
+}
 
 ds_rc ds_grammar_sample(const ds_grammar *g, uint64_t seed, uint64_t number, ds_buf *out, ds_err *err)
 {
@@ -31,17 +61,20 @@ ds_rc ds_grammar_sample(const ds_grammar *g, uint64_t seed, uint64_t number, ds_
                                                                                        : (r >> 32 & 1) != 0;
             at = a ? n->a : n->b;
         } else {
-            if (depth == cap) {
-                uint32_t more = cap ? 2 * cap : 64, *p = realloc(stack, more * sizeof *p);
-                if (!p) {
-                    rc = ds_fail(err, DS_E_NOMEM, "sample: out of memory");
-                    break;
-                }
-                stack = p;
-                cap = more;
+            ds_buf rules = { 0 };
+            bool few = drawn + out->len - from > LONG || depth > LONG;
+            if ((n->kind == N_MEMBERS && !ds_members_draw(g, at, seed, number, &drawn, few, &rules)) ||
+                !room(&stack, &cap, depth + 1 + 2 * (uint32_t)(rules.len / sizeof *stack))) {
+                ds_buf_free(&rules);
+                rc = ds_fail(err, DS_E_NOMEM, "sample: out of memory");
+                break;
             }
             stack[depth++] = n->a;
-            at = g->start.p[n->b];
+            if (n->kind == N_CALL)
+                at = g->start.p[n->b];
+            else
+                at = members(g, g->words.p[n->b], &rules, stack, &depth);
+            ds_buf_free(&rules);
         }
         if (out->len - from > MOST)
             rc = ds_fail(err, DS_E_AGAIN, "sample: the shortest end is more than %d bytes away", MOST);

@@ -106,6 +106,8 @@ uint32_t schema_quoted(schema *c, uint32_t inside);
 uint32_t schema_number(schema *c, const parts *in, bool fractions);
 /* "<DSML parameter name="…" string="…">value</DSML parameter>": `name` is what stands in the quotes. */
 uint32_t schema_parameter(schema *c, uint32_t name, const parts *of);
+/* The values that fit, if they are few: a tree of each. false: they aren't, or can't be told. */
+bool schema_each(schema *c, const parts *in, uint32_t *trees, uint32_t most, uint32_t *n);
 uint32_t schema_array(schema *c, const parts *in);
 uint32_t schema_object(schema *c, const parts *in);
 

@@ -14,11 +14,10 @@ static uint32_t comma(schema *c)
     return cat(c, cat(c, c->space, text(c, ",")), c->space);
 }
 
-/* Element i of arrays: what each part says of it. */
-static uint32_t element(schema *c, const parts *in, size_t i, bool rest)
+/* Element i of arrays, or those behind the first ones: what each part says of it. */
+static void element_parts(schema *c, const parts *in, size_t i, bool rest, parts *of)
 {
-    parts of = { .n = 0 };
-
+    of->n = 0;
     for (uint32_t k = 0; k < in->n; k++) {
         const ds_json *s = in->p[k].s, *items = ds_json_get(s, "items"), *first = ds_json_get(s, "prefixItems"), *e = NULL;
         if (ds_json_is(items, DS_JSON_ARRAY)) { /* before 2020-12 */
@@ -27,9 +26,41 @@ static uint32_t element(schema *c, const parts *in, size_t i, bool rest)
         }
         if (!rest)
             e = ds_json_at(first, i);
-        schema_join(c, &of, e ? e : items, s);
+        schema_join(c, of, e ? e : items, s);
     }
+}
+
+static uint32_t element(schema *c, const parts *in, size_t i, bool rest)
+{
+    parts of;
+
+    element_parts(c, in, i, rest, &of);
     return schema_value(c, &of);
+}
+
+static uint32_t brackets(schema *c, uint32_t body)
+{
+    return cat(c, cat(c, text(c, "["), c->space), cat(c, body, cat(c, c->space, text(c, "]"))));
+}
+
+/* Elements that are all different: each of a few values at most once. */
+static uint32_t different(schema *c, const parts *in, const ds_json *at, size_t prefix, uint64_t min, uint64_t max)
+{
+    uint32_t trees[MOST_MEMBERS], n = 0;
+    ds_member_item list[MOST_MEMBERS];
+    ds_members m = { .min = (uint32_t)min, .max = max < UINT32_MAX ? (uint32_t)max : UNKNOWN };
+    parts of;
+
+    element_parts(c, in, 0, true, &of);
+    if (prefix || !schema_each(c, &of, trees, MOST_MEMBERS, &n))
+        return schema_refuse(c, at, "uniqueItems is supported for elements of an enum of at most 256 values, or of at most one element");
+    if (min > n)
+        return none(c);
+    for (uint32_t i = 0; i < n; i++)
+        list[i] = (ds_member_item){ .rule = ds_rule_new(&c->f, trees[i]) };
+    m.n = n;
+    m.separator = ds_rule_new(&c->f, comma(c));
+    return brackets(c, ds_tree_members(&c->f, m, list));
 }
 
 uint32_t schema_array(schema *c, const parts *in)
@@ -37,6 +68,7 @@ uint32_t schema_array(schema *c, const parts *in)
     uint64_t min, max;
     size_t prefix = 0, shown;
     uint32_t t, sep = comma(c), rest;
+    const ds_json *unique = NULL;
 
     schema_count(in, "minItems", "maxItems", &min, &max);
     for (uint32_t i = 0; i < in->n; i++) {
@@ -45,7 +77,7 @@ uint32_t schema_array(schema *c, const parts *in)
         if (ds_json_is(first, DS_JSON_ARRAY) && first->n > prefix)
             prefix = first->n;
         if (ds_json_is(ds_json_get(in->p[i].s, "uniqueItems"), DS_JSON_TRUE) && max > 1)
-            return schema_refuse(c, ds_json_get(in->p[i].s, "uniqueItems"), "uniqueItems is not supported for more than one element");
+            unique = ds_json_get(in->p[i].s, "uniqueItems");
     }
     if (min > max)
         return none(c);
@@ -53,6 +85,8 @@ uint32_t schema_array(schema *c, const parts *in)
         c->f.failed = c->f.large = true;
         return 0;
     }
+    if (unique)
+        return different(c, in, unique, prefix, min, max);
     shown = prefix < max ? prefix : (size_t)max;
     if (max > prefix) {
         rest = element(c, in, 0, true);
@@ -71,7 +105,7 @@ uint32_t schema_array(schema *c, const parts *in)
         t = i ? cat(c, sep, t) : t;
         t = i < min ? t : maybe(c, t);
     }
-    return cat(c, cat(c, text(c, "["), c->space), cat(c, t, cat(c, c->space, text(c, "]"))));
+    return brackets(c, t);
 }
 
 typedef struct {
@@ -265,6 +299,43 @@ static bool collect(schema *c, const parts *in, names *k)
     return true;
 }
 
+static uint32_t braces(schema *c, uint32_t body)
+{
+    return c->call ? body : cat(c, cat(c, text(c, "{"), c->space), cat(c, body, cat(c, c->space, text(c, "}"))));
+}
+
+/* Whether members.c is needed: it keeps count, and knows any order. */
+static bool counted(const schema *c, const parts *in, uint32_t n)
+{
+    uint64_t min, max;
+
+    return schema_count(in, "minProperties", "maxProperties", &min, &max) || (c->f.opts.any_order && n > 1 && n <= MOST_MEMBERS);
+}
+
+/* items: tree, needed, ...; `more`: the tree of others, 0: none. */
+static uint32_t members(schema *c, const parts *in, const uint32_t *items, uint32_t n, uint32_t more)
+{
+    ds_member_item list[MOST_MEMBERS];
+    ds_members m = { .n = n, .ordered = !c->f.opts.any_order };
+    uint64_t min, max;
+
+    schema_count(in, "minProperties", "maxProperties", &min, &max);
+    if (min > max || min > n + (more != 0)) {
+        if (more && min <= max)
+            return schema_refuse(c, in->p[0].s, "minProperties beyond the declared properties and one more is not supported");
+        return none(c);
+    }
+    if (n > MOST_MEMBERS)
+        return schema_refuse(c, in->p[0].s, "minProperties and maxProperties beside more than 256 properties are not supported");
+    for (uint32_t i = 0; i < n; i++)
+        list[i] = (ds_member_item){ ds_rule_new(&c->f, items[2 * i]), items[2 * i + 1] };
+    m.min = (uint32_t)min;
+    m.max = max < UINT32_MAX ? (uint32_t)max : UNKNOWN;
+    m.separator = ds_rule_new(&c->f, comma(c));
+    m.extra = more ? ds_rule_new(&c->f, more) : 0;
+    return braces(c, ds_tree_members(&c->f, m, list));
+}
+
 uint32_t schema_object(schema *c, const parts *in)
 {
     names k;
@@ -305,7 +376,9 @@ uint32_t schema_object(schema *c, const parts *in)
         ds_buf_free(&b);
         n++;
     }
-    if (items && !c->bad) {
+    if (items && !c->bad && !t && counted(c, in, n)) {
+        t = members(c, in, items + 2, n, extra(c, in, &k));
+    } else if (items && !c->bad) {
         uint32_t body;
         items[0] = comma(c);
         items[1] = extra(c, in, &k);
@@ -313,9 +386,7 @@ uint32_t schema_object(schema *c, const parts *in)
         for (uint32_t i = 0; i < 2 * n + 2; i++)
             ds_forest_item(&c->f, items[i]);
         body = ds_tree_new(&c->f, T_CHAIN, at, n);
-        if (!c->call)
-            body = cat(c, cat(c, text(c, "{"), c->space), cat(c, body, cat(c, c->space, text(c, "}"))));
-        t = t ? t : body;
+        t = t ? t : braces(c, body);
     }
     free(items);
     free(k.p);

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "grammar/schema_internal.h"
+#include "schema/schema.h"
 
 #define ESCAPED       \
     "\\\\(?:[\"\\\\/" \
@@ -81,6 +82,10 @@ static const struct {
              ")*(?:\\?[A-Za-z0-9._~!$&'()*+,;=:@/?-]*)?(?:#" SEGMENT ")?" },
 };
 
+/* Short ones, so that a bound of the length holds. */
+static const char short_uri[] = "https?://" LABEL "(?:\\." LABEL
+                                "){0,3}(?::[1-9]\\d{0,3})?(?:/[A-Za-z0-9._~!$&'()*+,;=:@-]{0,40}){0,6}(?:\\?[A-Za-z0-9._~&=-]{0,100})?";
+
 bool schema_count(const parts *in, const char *lower, const char *upper, uint64_t *min, uint64_t *max)
 {
     uint64_t x;
@@ -88,9 +93,9 @@ bool schema_count(const parts *in, const char *lower, const char *upper, uint64_
     *min = 0;
     *max = UINT64_MAX;
     for (uint32_t i = 0; i < in->n; i++) {
-        if (ds_json_u64(ds_json_get(in->p[i].s, lower), &x) && x > *min)
+        if (ds_schema_count(ds_json_get(in->p[i].s, lower), &x) && x > *min)
             *min = x;
-        if (ds_json_u64(ds_json_get(in->p[i].s, upper), &x) && x < *max)
+        if (ds_schema_count(ds_json_get(in->p[i].s, upper), &x) && x < *max)
             *max = x;
     }
     return *min > 0 || *max != UINT64_MAX;
@@ -116,8 +121,6 @@ uint32_t schema_string(schema *c, const parts *in)
         return none(c);
     if (!only && !lengths)
         return schema_any_string(c);
-    if (only && lengths)
-        return schema_refuse(c, only, "a pattern or format with minLength or maxLength is not supported");
     if (!only) {
         if (min > c->f.opts.max_nodes || (max != UINT64_MAX && max > c->f.opts.max_nodes)) {
             c->f.failed = c->f.large = true;
@@ -133,10 +136,16 @@ uint32_t schema_string(schema *c, const parts *in)
             ds_err why = *c->err;
             return schema_refuse(c, only, why.msg);
         }
-        return schema_quoted(c, t);
+    } else {
+        const char *pattern = NULL;
+        for (size_t i = 0; i < sizeof formats / sizeof *formats; i++)
+            if (ds_json_str_eq(only, formats[i].name))
+                pattern = lengths && strcmp(formats[i].name, "uri") == 0 ? short_uri : formats[i].pattern;
+        if (!pattern)
+            return schema_refuse(c, only, "this format is not supported");
+        t = schema_regex(c, pattern);
     }
-    for (size_t i = 0; i < sizeof formats / sizeof *formats; i++)
-        if (ds_json_str_eq(only, formats[i].name))
-            return schema_quoted(c, schema_regex(c, formats[i].pattern));
-    return schema_refuse(c, only, "this format is not supported");
+    if (lengths && !ds_tree_fit(&c->f, &t, min, max))
+        return schema_refuse(c, only, "the bounds of the length can't be met together with this");
+    return schema_quoted(c, t);
 }

@@ -158,6 +158,18 @@ static bool fits_format(const ds_json *format, const ds_json *v)
     return true;
 }
 
+bool ds_schema_count(const ds_json *v, uint64_t *out)
+{
+    double x;
+
+    if (ds_json_u64(v, out))
+        return true;
+    if (!v || !ds_json_f64(v, &x) || x < 0.0 || x != floor(x) || x >= 0x1p63)
+        return false;
+    *out = (uint64_t)x;
+    return true;
+}
+
 static size_t code_points(const ds_json *v)
 {
     size_t n = 0;
@@ -172,9 +184,9 @@ static bool check_string(const matcher *m, const ds_json *schema, const ds_json 
     const ds_json *pattern = ds_json_get(schema, "pattern"), *format = ds_json_get(schema, "format");
     uint64_t bound;
 
-    if (ds_json_u64(ds_json_get(schema, "minLength"), &bound) && code_points(v) < bound)
+    if (ds_schema_count(ds_json_get(schema, "minLength"), &bound) && code_points(v) < bound)
         return no(m, "shorter than %llu characters", (unsigned long long)bound);
-    if (ds_json_u64(ds_json_get(schema, "maxLength"), &bound) && code_points(v) > bound)
+    if (ds_schema_count(ds_json_get(schema, "maxLength"), &bound) && code_points(v) > bound)
         return no(m, "longer than %llu characters", (unsigned long long)bound);
     if (ds_json_is(pattern, DS_JSON_STRING) && !regex_matches(pattern->text, pattern->text_len, v))
         return no(m, "doesn't match the pattern");
@@ -208,14 +220,18 @@ static bool check_array(matcher *m, const ds_json *schema, const ds_json *v, uin
     size_t i = 0;
     uint64_t bound;
 
-    if (ds_json_u64(ds_json_get(schema, "minItems"), &bound) && v->n < bound)
+    if (ds_schema_count(ds_json_get(schema, "minItems"), &bound) && v->n < bound)
         return no(m, "has %u elements, at least %llu are wanted", v->n, (unsigned long long)bound);
-    if (ds_json_u64(ds_json_get(schema, "maxItems"), &bound) && v->n > bound)
+    if (ds_schema_count(ds_json_get(schema, "maxItems"), &bound) && v->n > bound)
         return no(m, "has %u elements, at most %llu are allowed", v->n, (unsigned long long)bound);
     if (ds_json_is(items, DS_JSON_ARRAY)) { /* older drafts */
         prefix = items;
-        items = NULL;
+        items = ds_json_get(schema, "additionalItems");
     }
+    for (const ds_json *e = ds_json_is(ds_json_get(schema, "uniqueItems"), DS_JSON_TRUE) ? v->child : NULL; e; e = e->next)
+        for (const ds_json *o = e->next; o && ++m->steps <= MAX_STEPS; o = o->next)
+            if (same(e, o, 0))
+                return no(m, "two elements are equal");
     prefix = ds_json_is(prefix, DS_JSON_ARRAY) ? prefix->child : NULL;
     for (const ds_json *e = v->child; e; e = e->next, i++) {
         const ds_json *s = prefix ? prefix : items;
@@ -232,19 +248,29 @@ static bool check_array(matcher *m, const ds_json *schema, const ds_json *v, uin
 static bool check_object(matcher *m, const ds_json *schema, const ds_json *v, uint32_t level)
 {
     const ds_json *required = ds_json_get(schema, "required"), *known = ds_json_get(schema, "properties");
-    const ds_json *rest = ds_json_get(schema, "patternProperties") ? NULL : ds_json_get(schema, "additionalProperties");
+    const ds_json *rest = ds_json_get(schema, "additionalProperties"), *patterns = ds_json_get(schema, "patternProperties");
+    uint64_t bound;
 
+    if (ds_schema_count(ds_json_get(schema, "minProperties"), &bound) && v->n < bound)
+        return no(m, "has %u members, at least %llu are wanted", v->n, (unsigned long long)bound);
+    if (ds_schema_count(ds_json_get(schema, "maxProperties"), &bound) && v->n > bound)
+        return no(m, "has %u members, at most %llu are allowed", v->n, (unsigned long long)bound);
     for (const ds_json *r = ds_json_is(required, DS_JSON_ARRAY) ? required->child : NULL; r; r = r->next)
         if (ds_json_is(r, DS_JSON_STRING) && !ds_json_get(v, r->text))
             return no(m, "'%.60s' is missing", r->text);
     for (const ds_json *e = v->child; e; e = e->next) {
         const ds_json *s = ds_json_get(known, e->key);
         size_t back = enter(m, e, 0);
-        bool ok = true;
-        if (!s && ds_json_is(rest, DS_JSON_FALSE))
+        bool ok = !s || match(m, s, e, level + 1), known_key = s != NULL;
+        for (const ds_json *p = ds_json_is(patterns, DS_JSON_OBJECT) ? patterns->child : NULL; p && ok; p = p->next)
+            if (ds_schema_pattern_matches((ds_str){ p->key, p->key_len }, (ds_str){ e->key, e->key_len })) {
+                known_key = true;
+                ok = match(m, p, e, level + 1);
+            }
+        if (ok && !known_key && ds_json_is(rest, DS_JSON_FALSE))
             ok = no(m, "is not in the schema");
-        else if (s || rest)
-            ok = match(m, s ? s : rest, e, level + 1);
+        else if (ok && !known_key && rest)
+            ok = match(m, rest, e, level + 1);
         m->path_n = back;
         if (!ok)
             return false;
@@ -366,6 +392,11 @@ bool ds_schema_matches_in(const ds_json *root, const ds_json *schema, const ds_j
     matcher m = { .root = root };
 
     return match(&m, schema, value, 0);
+}
+
+bool ds_schema_same(const ds_json *a, const ds_json *b)
+{
+    return same(a, b, 0);
 }
 
 bool ds_schema_pattern_matches(ds_str pattern, ds_str text)

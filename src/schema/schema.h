@@ -8,6 +8,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #include <ds/str.h>
 
@@ -21,6 +22,10 @@ bool ds_schema_enforceable(const ds_json *schema, char *what, size_t cap);
 bool ds_schema_matches(const ds_json *schema, const ds_json *value, char *why, size_t cap);
 /* The same for a part of `root`, where its references lead into. */
 bool ds_schema_matches_in(const ds_json *root, const ds_json *schema, const ds_json *value);
+/* The count that a keyword like maxItems gives, 3 or 3.0; false: v is none, *out unchanged. */
+bool ds_schema_count(const ds_json *v, uint64_t *out);
+/* Whether two values are equal as JSON Schema has it: 1 is 1.0, members in any order. */
+bool ds_schema_same(const ds_json *a, const ds_json *b);
 /* What a reference ("#", "#/$defs/name") leads to; NULL: nothing. It need not be a schema. */
 const ds_json *ds_schema_resolve(const ds_json *root, const ds_json *ref);
 /* Whether the pattern matches somewhere in the text; true also when that can't be told. */

@@ -236,10 +236,112 @@ static void any_json(void **state)
     ds_grammar_destroy(g);
 }
 
+/* Keys in any order, so many of them, elements that differ. */
+static void members(void **state)
+{
+    static const struct {
+        const char *schema, *text;
+        bool match;
+    } cases[] = {
+#define ABC "\"properties\":{\"a\":{\"type\":\"null\"},\"b\":{\"type\":\"integer\"},\"c\":{\"const\":\"x\"}}"
+        { "{\"type\":\"object\"," ABC ",\"required\":[\"b\"]}", "{\"c\":\"x\", \"b\":1,\"a\":null}", true },
+        { "{\"type\":\"object\"," ABC ",\"required\":[\"b\"]}", "{\"b\":1}", true },
+        { "{\"type\":\"object\"," ABC ",\"required\":[\"b\"]}", "{\"c\":\"x\",\"a\":null}", false },
+        { "{\"type\":\"object\"," ABC ",\"required\":[\"b\"]}", "{\"b\":1,\"b\":1}", false },
+        { "{\"type\":\"object\"," ABC ",\"additionalProperties\":{\"type\":\"string\"}}", "{\"x\":\"\",\"b\":1,\"y\":\"\",\"a\":null}",
+          true },
+        { "{\"type\":\"object\"," ABC ",\"additionalProperties\":{\"type\":\"string\"}}", "{\"x\":\"\",\"a\":\"\"}", false },
+        { "{\"type\":\"object\"," ABC ",\"minProperties\":2,\"maxProperties\":2}", "{\"c\":\"x\",\"b\":1}", true },
+        { "{\"type\":\"object\"," ABC ",\"minProperties\":2,\"maxProperties\":2}", "{\"c\":\"x\"}", false },
+        { "{\"type\":\"object\"," ABC ",\"minProperties\":2,\"maxProperties\":2}", "{\"c\":\"x\",\"b\":1,\"a\":null}", false },
+        { "{\"type\":\"object\"," ABC ",\"required\":[\"b\"],\"maxProperties\":1}", "{\"a\":null}", false },
+        /* of two names that aren't declared one counts: then the third can't be reached */
+        { "{\"type\":\"object\"," ABC ",\"minProperties\":3,\"maxProperties\":3,\"additionalProperties\":{\"const\":1}}",
+          "{\"x\":1,\"y\":1,\"b\":1}", false },
+        { "{\"type\":\"object\",\"minProperties\":1}", "{}", false },
+        { "{\"type\":\"object\",\"minProperties\":1}", "{\"q\":[]}", true },
+        { "{\"type\":\"array\",\"uniqueItems\":true,\"items\":{\"enum\":[\"a\",\"b\",\"c\",\"b\"]}}", "[\"b\", \"a\"]", true },
+        { "{\"type\":\"array\",\"uniqueItems\":true,\"items\":{\"enum\":[\"a\",\"b\",\"c\"]}}", "[\"b\",\"a\",\"b\"]", false },
+        { "{\"type\":\"array\",\"uniqueItems\":true,\"minItems\":2,\"items\":{\"type\":\"boolean\"}}", "[true,false]", true },
+        { "{\"type\":\"array\",\"uniqueItems\":true,\"minItems\":2,\"items\":{\"type\":\"boolean\"}}", "[true]", false },
+        { "{\"type\":\"string\",\"pattern\":\"^[a-z]+$\",\"maxLength\":3}", "\"abc\"", true },
+        { "{\"type\":\"string\",\"pattern\":\"^[a-z]+$\",\"maxLength\":3}", "\"abcd\"", false },
+        { "{\"type\":\"string\",\"pattern\":\"^x|^[^y]{2,9}$\",\"minLength\":3,\"maxLength\":4}", "\"\\n\\\"z\"", true },
+        { "{\"type\":\"string\",\"pattern\":\"^x|^[^y]{2,9}$\",\"minLength\":3,\"maxLength\":4}", "\"zz\"", false },
+        { "{\"type\":\"string\",\"format\":\"uri\",\"minLength\":1,\"maxLength\":2083}", "\"https://a.example/b?c=d\"", true },
+    };
+    static const ds_grammar_opts any = { .any_order = true };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        ds_json_doc *doc;
+        ds_grammar *g;
+        ds_err err = { 0 };
+        verdict v;
+        assert_ok(ds_json_parse(&doc, cases[i].schema, strlen(cases[i].schema), NULL, &err));
+        assert_ok(ds_grammar_json_schema(&g, ds_json_root(doc), &any, &err));
+        v = judge(g, cases[i].text, strlen(cases[i].text));
+        if (v.match != cases[i].match)
+            fail_msg("%s\nat %zu of: %s", cases[i].schema, v.at, cases[i].text);
+        masks_are_exact(g, cases[i].schema);
+        ds_grammar_destroy(g);
+        ds_json_free(doc);
+    }
+}
+
+/* What must follow, and its tokens: those that the tokenizer makes of the whole text. */
+static void jumps(void **state)
+{
+    static const char schema[] = "{\"type\":\"object\",\"properties\":{\"description\":{\"type\":\"string\"},\"enabled\":{\"const\":true}},"
+                                 "\"required\":[\"description\",\"enabled\"]}";
+    static const ds_grammar_opts compact = { .compact = true };
+    static const char *const whole[] = { "{\"description\":\"Some text\",\"enabled\":true}", "{\"description\":\"\",\"enabled\":true}" };
+    ds_encoder *e;
+    ds_json_doc *doc;
+    ds_grammar *g;
+    ds_buf b = { 0 };
+    ds_ids ids = { 0 };
+    ds_err err = { 0 };
+    ds_gstate s;
+
+    (void)state;
+    assert_ok(ds_encoder_create(&e, tok, NULL, &err));
+    assert_ok(ds_json_parse(&doc, schema, sizeof schema - 1, NULL, &err));
+    assert_ok(ds_grammar_json_schema(&g, ds_json_root(doc), &compact, &err));
+    s = ds_grammar_start(g);
+    assert_ok(ds_grammar_forced(g, &s, &b, &err));
+    assert_string_equal(ds_buf_str(&b), "{\"description\":\"");
+    s = ds_grammar_start(g);
+    assert_ok(ds_grammar_jump(g, trie, e, &s, &ids, &err));
+    assert_true(ids.n > 0);
+    for (size_t i = 0; i < 2; i++) { /* whatever follows, the tokens are those of the whole */
+        ds_ids all = { 0 };
+        assert_ok(ds_encoder_text(e, whole[i], strlen(whole[i]), &all, &err));
+        assert_true(all.n >= ids.n);
+        assert_memory_equal(all.p, ids.p, ids.n * sizeof *ids.p);
+        ds_ids_free(&all);
+    }
+    ds_buf_clear(&b);
+    s = ds_grammar_start(g);
+    assert_ok(ds_grammar_read(g, &s, whole[0], 26, &(size_t){ 0 }, &err)); /* behind the quote */
+    assert_ok(ds_grammar_forced(g, &s, &b, &err));
+    assert_string_equal(ds_buf_str(&b), ",\"enabled\":true}");
+    assert_true(ds_grammar_accepts(g, s));
+    ds_grammar_destroy(g);
+    ds_json_free(doc);
+    ds_encoder_destroy(e);
+    ds_ids_free(&ids);
+    ds_buf_free(&b);
+}
+
 static void schema_refusals(void **state)
 {
     static const char *const cases[][2] = {
-        { "{\"properties\":{\"a\":{\"not\":{}}}}", "#/properties/a/not" },
+        { "{\"properties\":{\"a\":{\"not\":{\"minimum\":1}}}}", "#/properties/a/not" },
+        { "{\"enum\":[[1]],\"items\":{\"contains\":{}}}", "#/items/contains" },
+        { "{\"type\":\"number\",\"not\":{\"type\":\"integer\"}}", "#/not" },
+        { "{\"minProperties\":2}", "minProperties" },
+        { "{\"type\":\"string\",\"pattern\":\"a\",\"maxLength\":3}", "#/pattern: the bounds" },
         { "{\"items\":{\"if\":true}}", "#/items/if" },
         { "{\"$ref\":\"https://example.com/s\"}", "#/$ref" },
         { "{\"$ref\":\"#/properties\",\"properties\":{}}", "#/$ref" },
@@ -390,11 +492,11 @@ static void no_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(regex_language), cmocka_unit_test(regex_refusals),  cmocka_unit_test(regex_masks),
-        cmocka_unit_test(draft_masks),    cmocka_unit_test(choices),         cmocka_unit_test(schema_masks),
-        cmocka_unit_test(any_json),       cmocka_unit_test(schema_refusals), cmocka_unit_test(schema_hostile),
-        cmocka_unit_test(bounds),         cmocka_unit_test(ebnf_language),   cmocka_unit_test(ebnf_refusals),
-        cmocka_unit_test(no_memory),
+        cmocka_unit_test(regex_language),  cmocka_unit_test(regex_refusals), cmocka_unit_test(regex_masks),
+        cmocka_unit_test(draft_masks),     cmocka_unit_test(choices),        cmocka_unit_test(schema_masks),
+        cmocka_unit_test(any_json),        cmocka_unit_test(members),        cmocka_unit_test(jumps),
+        cmocka_unit_test(schema_refusals), cmocka_unit_test(schema_hostile), cmocka_unit_test(bounds),
+        cmocka_unit_test(ebnf_language),   cmocka_unit_test(ebnf_refusals),  cmocka_unit_test(no_memory),
     };
 
     return oracle_main(tests, sizeof tests / sizeof *tests);
