@@ -191,6 +191,7 @@ typedef struct {
 typedef struct {
     /* now: samples. running: with a seat, prefilling ones among them; waiting: in the queue, parked ones among them */
     uint32_t waiting, prefilling, running, parked, requests;
+    uint32_t lost;                          /* engines whose device failed: they take no requests any more */
     uint32_t kv_blocks, kv_used, kv_cached; /* cached: kept for hits, free for anyone */
     uint32_t states, states_used, slots, slots_used;
     uint32_t host_blocks, host_blocks_used, host_states, host_states_used; /* of host memory behind the device's */
@@ -212,8 +213,8 @@ typedef struct {
     uint64_t preempted_parked, preempted_recomputed;
     uint64_t states_saved, states_evicted, blocks_published, blocks_evicted;
     uint64_t steps, step_rows;
-    uint64_t device_busy_ns, device_idle_ns; /* idle: while there was work */
-    uint64_t host_plan_ns, host_finish_ns, host_publish_ns, draft_ns, sample_ns;
+    uint64_t device_busy_ns, device_idle_ns;                          /* idle: while there was work */
+    uint64_t host_plan_ns, host_finish_ns, host_publish_ns, draft_ns; /* draft: what steps waited for drafts */
     /* times */
     ds_gen_hist queue, ttft, tbt, step_prefill, step_decode, total;
 } ds_gen_stats;

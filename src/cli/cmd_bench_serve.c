@@ -23,7 +23,7 @@
 
 typedef struct {
     const char *model, *which, *trace, *tokens, *device;
-    int kernels, mode;
+    int kernels, mode, act;
     int64_t threads, requests, concurrency, prompt, output, target_us, seed;
     double rate;
     bool json, pin;
@@ -107,6 +107,7 @@ static const ds_opt table[] = {
       .max = 0x1p62,
       .help = "of prompts and arrivals" },
     DS_CLI_OPT_MODE(offsetof(options, mode), "ced", "prefill"),
+    DS_CLI_OPT_ACT(offsetof(options, act)),
     DS_CLI_OPT_DEVICE(offsetof(options, device)),
     DS_CLI_OPT_KERNELS(offsetof(options, kernels)),
     DS_CLI_OPT_THREADS(offsetof(options, threads)),
@@ -337,7 +338,6 @@ static void put_load(result *r, ds_engine *e, const arrival *a, uint32_t n, reco
     all = busy + (double)st.device_idle_ns;
     put(r, all > 0.0 ? 100.0 * (double)st.device_idle_ns / all : 0.0, "device_idle_pct");
     put(r, busy > 0.0 ? 100.0 * (double)st.draft_ns / busy : 0.0, "draft_pct");
-    put(r, busy > 0.0 ? 100.0 * (double)st.sample_ns / busy : 0.0, "sample_pct");
     put(r, (double)(st.host_plan_ns + st.host_finish_ns + st.host_publish_ns) / 1e3 / (double)(st.steps ? st.steps : 1), "host_us_step");
     put(r, st.steps ? (double)st.step_rows / (double)st.steps : 0.0, "rows_step");
     put(r, st.prompt_tokens ? 100.0 * (double)(st.hit_state_tokens + st.hit_replay_tokens) / (double)st.prompt_tokens : 0.0, "hit_pct");
@@ -415,6 +415,7 @@ static ds_rc case_host(const bench *b, uint32_t n, ds_err *err)
 static ds_engine_opts engine_opts(const bench *b, uint32_t running)
 {
     return (ds_engine_opts){ .mode = b->o->mode == 0 ? DS_ENGINE_EXACT : DS_ENGINE_CED,
+                             .bf16 = b->o->act == 1,
                              .max_context = b->context,
                              .max_running = running,
                              .drafts = DS_ENGINE_DRAFTS_AUTO,

@@ -126,7 +126,7 @@ typedef struct {
     bool after_work;     /* there was work all the time since the step before: waiting for this one is idleness */
     ds_dev_out *out;     /* [n_rows] */
     /* the device's account of the step */
-    uint64_t run_ns, draft_ns, sample_ns;
+    uint64_t run_ns, draft_ns;
     bool cut;         /* sequences left it on the way: its time says nothing about its rows */
     uint64_t idle_ns; /* between the end of the step before and the start of this one, if after_work */
     double q, qc, qq; /* sums over sequences of rows, rows x context, rows squared: what the cost model is fitted to */

@@ -51,7 +51,10 @@ typedef struct {
     int32_t *draft_ids;
     float *conf;
     uint32_t *drawing; /* jobs that are drawn for now */
-    uint32_t *words;   /* [max_seqs][n_words]: masks */
+    uint32_t *ahead;   /* slots of the sequences that drafts are made ahead for */
+    uint32_t n_ahead;
+    live *ahead_of;  /* [n_ahead]: what they stand behind */
+    uint32_t *words; /* [max_seqs][n_words]: masks */
     size_t n_words;
     ds_mem mem;           /* words: stage memory */
     float *prompt_logits; /* [vocab] */
@@ -179,6 +182,53 @@ static void cut_to_budget(cpu_dev *d, uint32_t budget, float least_chance)
     }
 }
 
+/* Draft sequence of a row whose live position is `pos` and has `token`. */
+static ds_draft_seq draft_seq(const ds_dev_rows *r, uint32_t pos, int32_t token)
+{
+    /* what the sample's own random numbers would pick: with equal distributions they are the draws themselves */
+    return (ds_draft_seq){ .slot = r->slot,
+                           .pos = pos,
+                           .token = token,
+                           .win_lo = r->sample->dec_start,
+                           .how = ds_sampler_how(r->sample->sampler),
+                           .index = pos + 1 - r->sample->n_prompt };
+}
+
+static void take_drafts(cpu_dev *d, const ds_dev_step *s, job *j, const int32_t *ids, const float *conf)
+{
+    const ds_dev_sample *sample = s->rows[j->row].sample;
+    float chance = 1.0f;
+
+    for (uint32_t t = 0; t < j->drafts; t++) {
+        j->token[t + 1] = ids[t];
+        j->chance[t] = chance *= conf[t];
+    }
+    if (d->hook)
+        d->hook(d->hook_ctx, sample->cookie, sample->sample, j->pos - sample->n_prompt, j->token + 1, j->drafts);
+}
+
+/* Waits for the drafts that were made ahead, before anything else is put on the device. */
+static void fetch_ahead(cpu_dev *d)
+{
+    uint64_t begin = ds_now_ns();
+    ds_err err;
+
+    if (!d->n_ahead)
+        return;
+    if (ds_runner_drafted(d->run, d->draft_ids, d->conf, &err) != DS_OK)
+        d->n_ahead = 0; /* drafts are never needed */
+    d->now->draft_ns += ds_now_ns() - begin;
+}
+
+/* Drafts of the step before that stand behind this job's token; -1: none. */
+static int64_t ahead_for(const cpu_dev *d, const ds_dev_rows *r, const job *j)
+{
+    for (uint32_t k = 0; k < d->n_ahead; k++)
+        if (d->ahead[k] == r->slot)
+            return d->ahead_of[k].pos == j->pos && d->ahead_of[k].next == j->token[0] ? (int64_t)k : -1;
+    return -1;
+}
+
 static void make_drafts(cpu_dev *d, ds_dev_step *s)
 {
     uint32_t n = 0, B = d->base.drafts, group;
@@ -187,43 +237,33 @@ static void make_drafts(cpu_dev *d, ds_dev_step *s)
     for (uint32_t i = 0; i < d->n_jobs; i++) {
         job *j = &d->jobs[i];
         const ds_dev_rows *r = &s->rows[j->row];
+        int64_t k = j->drafts ? ahead_for(d, r, j) : -1;
         if (j->drafts == 0)
             continue;
-        /* what the sample's own random numbers would pick: with equal distributions they are the draws themselves */
-        d->draft_seqs[n] = (ds_draft_seq){ .slot = r->slot,
-                                           .pos = j->pos,
-                                           .token = j->token[0],
-                                           .win_lo = r->sample->dec_start,
-                                           .how = ds_sampler_how(r->sample->sampler),
-                                           .index = j->pos + 1 - r->sample->n_prompt };
+        if (k >= 0) {
+            take_drafts(d, s, j, d->draft_ids + k * B, d->conf + k * B);
+            continue;
+        }
+        d->draft_seqs[n] = draft_seq(r, j->pos, j->token[0]);
         d->drafting[n++] = i;
     }
-    if (n == 0)
-        return;
-    group = d->size.max_rows / B < d->size.max_seqs ? d->size.max_rows / B : d->size.max_seqs;
+    d->n_ahead = 0;
+    group = B && d->size.max_rows / B < d->size.max_seqs ? d->size.max_rows / B : d->size.max_seqs;
     for (uint32_t first = 0; first < n; first += group) {
         uint32_t some = n - first < group ? n - first : group;
         ds_err err;
         ds_rc rc = ds_runner_draft(d->run, d->draft_seqs + first, some, d->draft_ids, d->conf, &err);
         for (uint32_t k = 0; k < some; k++) {
             job *j = &d->jobs[d->drafting[first + k]];
-            float chance = 1.0f;
-            if (rc != DS_OK) { /* drafts are never needed; if the model is broken, the rows below will say so */
+            if (rc == DS_OK)
+                take_drafts(d, s, j, d->draft_ids + k * B, d->conf + k * B);
+            else /* drafts are never needed; if the model is broken, the rows below will say so */
                 j->drafts = 0;
-                continue;
-            }
-            for (uint32_t t = 0; t < j->drafts; t++) {
-                j->token[t + 1] = d->draft_ids[k * B + t];
-                j->chance[t] = chance *= d->conf[k * B + t];
-            }
-            if (d->hook) {
-                const ds_dev_sample *sample = s->rows[j->row].sample;
-                d->hook(d->hook_ctx, sample->cookie, sample->sample, j->pos - sample->n_prompt, j->token + 1, j->drafts);
-            }
         }
     }
     cut_to_budget(d, s->draft_rows, s->least_chance);
-    s->draft_ns = ds_now_ns() - begin;
+    if (n > 0)
+        s->draft_ns += ds_now_ns() - begin;
 }
 
 /* ---- draws ------------------------------------------------------------------------------------------------------- */
@@ -336,47 +376,107 @@ static ds_rc score_prompt(cpu_dev *d, const ds_dev_rows *r, uint32_t first)
 }
 
 /* What a job's n logits, from row `first` of the step's on, are for. */
-static void use_logits(cpu_dev *d, job *j, uint32_t first, uint32_t n)
+static void use_logits(const cpu_dev *d, job *j, uint32_t first, uint32_t n)
 {
     const ds_dev_rows *r = &d->now->rows[j->row];
-    ds_dev_out *out = &d->now->out[j->row];
+    bool scored = !r->decode && r->all_logits;
 
-    j->logit = first;
-    j->to_draw = n;
-    if (r->decode || !r->all_logits)
-        return;
-    out->rc = score_prompt(d, r, first);
-    j->logit += n - 1;
-    j->to_draw = r->draw && out->rc == DS_OK;
+    j->logit = scored ? first + n - 1 : first;
+    j->to_draw = scored ? r->draw : n;
 }
 
-/* Tokens of n jobs from the logits of the step. */
-static void draw(cpu_dev *d, job *jobs, uint32_t n_jobs)
+/* Drafts for the next step, made while the host looks at what this one drew: on a device that works beside it, and
+ * where all draws are made at once, for a second round needs the logits, and drafts take their place. */
+static void draft_ahead(cpu_dev *d, const job *jobs, uint32_t n_jobs, uint32_t n)
 {
-    for (;;) {
-        ds_sample_rows *rows = ds_runner_sample_rows(d->run);
-        const ds_logprob *top;
-        const ds_drawn *drawn;
-        uint32_t n = 0;
-        ds_rc rc;
-        for (uint32_t i = 0; i < n_jobs; i++)
-            if (jobs[i].to_draw) {
-                ask(d, &jobs[i], &rows[n], d->words + n * d->n_words);
-                d->drawing[n++] = i;
-            }
-        if (n == 0)
-            return;
-        rc = ds_runner_sample(d->run, n, &drawn, &top, NULL);
-        for (uint32_t i = 0; i < n; i++) {
-            job *j = &jobs[d->drawing[i]];
-            if (rc == DS_OK) {
-                take_draws(d, j, &drawn[i], top + (size_t)i * DS_MAX_DRAWS * DS_MAX_TOP);
-                continue;
-            }
-            d->now->out[j->row].rc = rc;
-            j->to_draw = 0;
-        }
+    uint32_t B = d->base.drafts;
+    bool some = false, all = d->base.device->async && n == n_jobs && n * B <= d->size.max_rows;
+    ds_err err;
+
+    for (uint32_t i = 0; i < n_jobs && all; i++) {
+        const ds_dev_rows *r = &d->now->rows[jobs[i].row];
+        uint32_t pos = first_draw_pos(r, &jobs[i]) + 1; /* of the first token drawn */
+        some = some || (r->decode && r->drafts);
+        all = !one_by_one(r->sample) && !(!r->decode && r->all_logits);
+        d->draft_seqs[i] = draft_seq(r, pos, 0);
+        d->ahead[i] = r->slot;
     }
+    if (some && all && ds_runner_draft_ahead(d->run, d->draft_seqs, n, &err) == DS_OK)
+        d->n_ahead = n;
+}
+
+/* One round of draws, of all rows or of those that can be drawn now. 0: there are none left. */
+static uint32_t put_draws(cpu_dev *d, const job *jobs, uint32_t n_jobs)
+{
+    ds_sample_rows *rows = ds_runner_sample_rows(d->run);
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < n_jobs; i++)
+        if (jobs[i].to_draw) {
+            ask(d, &jobs[i], &rows[n], d->words + n * d->n_words);
+            d->drawing[n++] = i;
+        }
+    if (n > 0)
+        ds_runner_sample(d->run, n);
+    return n;
+}
+
+static void take_round(cpu_dev *d, job *jobs, uint32_t n)
+{
+    const ds_logprob *top;
+    const ds_drawn *drawn = ds_runner_drawn(d->run, &top);
+
+    for (uint32_t i = 0; i < n; i++)
+        take_draws(d, &jobs[d->drawing[i]], &drawn[i], top + (size_t)i * DS_MAX_DRAWS * DS_MAX_TOP);
+}
+
+/* Jobs from number `kept` on left the step that ran: they are as good as never begun. */
+static void forget(cpu_dev *d, ds_dev_step *s, uint32_t kept)
+{
+    s->cut = s->cut || kept < d->n_jobs;
+    while (d->n_jobs > kept)
+        s->out[d->jobs[--d->n_jobs].row].skipped = true;
+}
+
+/* Rows of n jobs through the model, and tokens from their logits. The host waits once, but for masks that depend on
+ * tokens and for scores. A failure: nothing was drawn. */
+static ds_rc pass(cpu_dev *d, job *jobs, const ds_seq *seqs, uint32_t n_jobs, ds_err *err)
+{
+    uint32_t logits = 0, n;
+    ds_rc rc = ds_runner_step(d->run, seqs, n_jobs, NULL, err);
+
+    if (rc != DS_OK)
+        return rc;
+    if (n_jobs == d->n_jobs)
+        forget(d, d->now, ds_runner_kept(d->run));
+    n_jobs = ds_runner_kept(d->run);
+    for (uint32_t i = 0; i < n_jobs; i++) {
+        use_logits(d, &jobs[i], logits, seqs[i].n_logits);
+        logits += seqs[i].n_logits;
+    }
+    n = put_draws(d, jobs, n_jobs);
+    if (n > 0)
+        draft_ahead(d, jobs, n_jobs, n);
+    rc = ds_runner_wait(d->run, err);
+    if (rc != DS_OK)
+        return rc;
+    take_round(d, jobs, n);
+    logits = 0;
+    for (uint32_t i = 0; i < n_jobs; i++) {
+        const ds_dev_rows *r = &d->now->rows[jobs[i].row];
+        if (!r->decode && r->all_logits && d->now->out[jobs[i].row].rc == DS_OK)
+            d->now->out[jobs[i].row].rc = score_prompt(d, r, logits);
+        logits += seqs[i].n_logits;
+    }
+    while (rc == DS_OK && (n = put_draws(d, jobs, n_jobs)) > 0) {
+        rc = ds_runner_wait(d->run, NULL);
+        if (rc == DS_OK)
+            take_round(d, jobs, n);
+    }
+    for (uint32_t i = 0; i < n_jobs && rc != DS_OK; i++)
+        if (jobs[i].to_draw)
+            d->now->out[jobs[i].row].rc = rc;
+    return DS_OK;
 }
 
 /* ---- a step ------------------------------------------------------------------------------------------------------ */
@@ -434,45 +534,28 @@ static void collect_jobs(cpu_dev *d, ds_dev_step *s)
     }
 }
 
-/* Jobs from number `kept` on left the step that ran: they are as good as never begun. */
-static void forget(cpu_dev *d, ds_dev_step *s, uint32_t kept)
-{
-    s->cut = s->cut || kept < d->n_jobs;
-    while (d->n_jobs > kept)
-        s->out[d->jobs[--d->n_jobs].row].skipped = true;
-}
-
 /* All sequences in one pass; if that fails each alone, so that only the guilty ones fail. */
 static void forward(cpu_dev *d, ds_dev_step *s)
 {
-    uint64_t begin;
-    uint32_t logits = 0;
+    uint32_t n;
     ds_err err;
     ds_rc rc;
 
     for (uint32_t i = 0; i < d->n_jobs; i++)
         d->seqs[i] = rows_of(d, &d->jobs[i]);
-    rc = ds_runner_step(d->run, d->seqs, d->n_jobs, NULL, &err);
-    if (rc == DS_OK) {
-        begin = ds_now_ns();
-        forget(d, s, ds_runner_kept(d->run));
-        for (uint32_t i = 0; i < d->n_jobs; i++) {
-            use_logits(d, &d->jobs[i], logits, d->seqs[i].n_logits);
-            logits += d->seqs[i].n_logits;
+    n = d->n_jobs;
+    rc = pass(d, d->jobs, d->seqs, n, &err);
+    for (uint32_t i = 0; i < d->n_jobs && rc != DS_OK; i++) {
+        ds_dev_out *out = &s->out[d->jobs[i].row];
+        ds_rc own = rc;
+        if (n > 1) {
+            d->seqs[i].gone = NULL; /* to the end, each: rare, and the order of jobs stays */
+            fetch_ahead(d);
+            d->n_ahead = 0;
+            own = pass(d, &d->jobs[i], &d->seqs[i], 1, &err);
         }
-        draw(d, d->jobs, d->n_jobs);
-        s->sample_ns = ds_now_ns() - begin;
-        return;
-    }
-    for (uint32_t i = 0; i < d->n_jobs; i++) {
-        job *j = &d->jobs[i];
-        ds_dev_out *out = &s->out[j->row];
-        d->seqs[i].gone = NULL; /* to the end, each: rare, and the order of jobs stays */
-        out->rc = d->n_jobs == 1 ? rc : ds_runner_step(d->run, &d->seqs[i], 1, NULL, &err);
-        if (out->rc == DS_OK) {
-            use_logits(d, j, 0, d->seqs[i].n_logits);
-            draw(d, j, 1);
-        }
+        if (own != DS_OK)
+            out->rc = own;
     }
 }
 
@@ -513,18 +596,20 @@ static void run_step(cpu_dev *d, ds_dev_step *s)
 
     s->cut = false;
     s->q = s->qc = s->qq = 0.0;
-    s->draft_ns = s->sample_ns = 0;
+    s->draft_ns = 0;
     s->idle_ns = s->after_work && d->ended_ns ? begin - d->ended_ns : 0;
     d->now = s;
+    fetch_ahead(d);
     for (uint32_t i = 0; i < s->n_ops; i++)
         run_op(d, &s->ops[i]);
     collect_jobs(d, s);
-    if (d->n_jobs > 0) {
-        make_drafts(d, s);
+    make_drafts(d, s);
+    if (d->n_jobs > 0)
         forward(d, s);
-        for (uint32_t i = 0; i < d->n_jobs; i++)
-            update(d, s, &d->jobs[i]);
-    }
+    for (uint32_t i = 0; i < d->n_jobs; i++)
+        update(d, s, &d->jobs[i]);
+    for (uint32_t k = 0; k < d->n_ahead; k++)
+        d->ahead_of[k] = d->slot[d->ahead[k]];
     d->ended_ns = ds_now_ns();
     s->run_ns = d->ended_ns - begin;
 }
@@ -597,6 +682,8 @@ static void cpu_destroy(ds_backend *b)
     ds_mem_free(&d->mem);
     free(d->prompt_logits);
     free(d->drawing);
+    free(d->ahead);
+    free(d->ahead_of);
     free(d->slot);
     free(d->jobs);
     free(d->seqs);
@@ -641,13 +728,15 @@ static ds_rc take(cpu_dev *d, ds_err *err)
     d->seqs = calloc(n, sizeof *d->seqs);
     d->drafting = calloc(n, sizeof *d->drafting);
     d->drawing = calloc(n, sizeof *d->drawing);
+    d->ahead = calloc(n, sizeof *d->ahead);
+    d->ahead_of = calloc(n, sizeof *d->ahead_of);
     d->draft_seqs = calloc(n, sizeof *d->draft_seqs);
     d->draft_ids = calloc((size_t)n * (DS_DEV_MAX_DRAFTS + 1), sizeof *d->draft_ids);
     d->conf = calloc((size_t)n * (DS_DEV_MAX_DRAFTS + 1), sizeof *d->conf);
     d->prompt_logits = calloc(d->base.vocab, sizeof *d->prompt_logits);
     d->words = ds_mem_take(&d->mem, DS_MEM_STAGE, n * d->n_words * sizeof *d->words, NULL);
-    if (!d->slot || !d->jobs || !d->seqs || !d->drafting || !d->drawing || !d->draft_seqs || !d->draft_ids || !d->conf ||
-        !d->prompt_logits || !d->words)
+    if (!d->slot || !d->jobs || !d->seqs || !d->drafting || !d->drawing || !d->ahead || !d->ahead_of || !d->draft_seqs || !d->draft_ids ||
+        !d->conf || !d->prompt_logits || !d->words)
         return ds_fail(err, DS_E_NOMEM, "engine: out of memory for %u sequences", n);
     return take_stage(d, err);
 }

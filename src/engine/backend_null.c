@@ -374,7 +374,7 @@ static void null_wait(ds_backend *b, ds_dev_step *s)
     d->queue[0] = d->queue[1];
     d->submitted_ns[0] = d->submitted_ns[1];
     s->q = s->qc = s->qq = 0.0;
-    s->draft_ns = s->sample_ns = s->idle_ns = s->run_ns = 0;
+    s->draft_ns = s->idle_ns = s->run_ns = 0;
     run_step(d, s);
     if (d->o.step_ns || d->o.row_ns) {
         uint64_t start = submitted > d->free_ns ? submitted : d->free_ns;

@@ -227,6 +227,7 @@ typedef struct {
     uint64_t now_us;   /* of this turn */
     bool idle;         /* this turn did nothing and waits for nothing on the device */
     bool was_empty;    /* nothing to do at some time since the last step */
+    bool lost;         /* the device failed, and does for good */
     ds_gen_stats turn; /* what this turn adds to the counters */
 } ds_eng_loop;
 

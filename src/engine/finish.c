@@ -157,8 +157,9 @@ static void take_tokens(ds_eng_loop *e, ds_eng_sample *s, const ds_dev_out *out,
     if (out->n_tokens > 0)
         ds_eng_mark(e, s);
     if (out->rc != DS_OK) {
+        e->lost = e->lost || out->rc == DS_E_DEVICE;
         s->end_event.end.rc = out->rc;
-        ds_eng_end(e, s, DS_ENDED_FAILED, now_us);
+        ds_eng_end(e, s, out->rc == DS_E_DEVICE ? DS_ENDED_LOST : DS_ENDED_FAILED, now_us);
     } else if (out->ended) {
         ds_eng_end(e, s, DS_ENDED_LENGTH, now_us);
     }
@@ -300,7 +301,6 @@ void ds_eng_finish_step(ds_eng_loop *e, ds_eng_step *st, uint64_t now_us)
     e->turn.device_busy_ns += st->dev.run_ns;
     e->turn.device_idle_ns += st->dev.idle_ns;
     e->turn.draft_ns += st->dev.draft_ns;
-    e->turn.sample_ns += st->dev.sample_ns;
     if (st->dev.run_ns > 0 && load.q > 0.0 && !st->dev.cut) {
         double us = (double)st->dev.run_ns / 1e3;
         ds_eng_hist_add(st->n_prompt ? &e->turn.step_prefill : &e->turn.step_decode, st->dev.run_ns / 1000);

@@ -68,6 +68,8 @@ static ds_rc room(const ds_mail *m, ds_err *err) /* with mu */
 {
     if (m->draining)
         return ds_fail(err, DS_E_AGAIN, "engine: draining, no new requests");
+    if (m->stats.lost)
+        return ds_fail(err, DS_E_DEVICE, "engine: its device failed");
     if (m->n_free_index == 0)
         return ds_fail(err, DS_E_AGAIN, "engine: busy with %u requests", m->max_requests);
     return DS_OK;

@@ -71,7 +71,8 @@ void ds_mail_fini(ds_mail *m);                                      /* frees the
 
 /* ---- [any thread] ------------------------------------------------------------------------------------------------ */
 
-/* DS_E_AGAIN: no place, or draining. Asked before the work of making a request; put() asks again. */
+/* DS_E_AGAIN: no place, or draining; DS_E_DEVICE: the device failed. Asked before the work of making a request; put()
+ * asks again. */
 ds_rc ds_mail_room(ds_mail *m, ds_err *err);
 /* *id is its name from now on, and r the mailbox's. On failure r is the caller's still. */
 ds_rc ds_mail_put(ds_mail *m, struct ds_eng_request *r, uint64_t *id, ds_err *err);

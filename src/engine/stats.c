@@ -15,6 +15,7 @@ void ds_eng_gauges(ds_eng_loop *e)
 {
     ds_gen_stats *s = &e->turn;
 
+    s->lost = e->lost;
     s->waiting = e->n_waiting;
     s->parked = e->n_parked;
     s->prefilling = e->n_prefilling;

@@ -16,6 +16,7 @@ static void add_now(ds_gen_stats *to, const ds_gen_stats *s)
     to->running += s->running;
     to->parked += s->parked;
     to->requests += s->requests;
+    to->lost += s->lost;
     to->kv_blocks += s->kv_blocks;
     to->kv_used += s->kv_used;
     to->kv_cached += s->kv_cached;
@@ -74,7 +75,6 @@ static void add_totals(ds_gen_stats *to, const ds_gen_stats *s)
     to->host_finish_ns += s->host_finish_ns;
     to->host_publish_ns += s->host_publish_ns;
     to->draft_ns += s->draft_ns;
-    to->sample_ns += s->sample_ns;
 }
 
 void ds_gen_stats_add(ds_gen_stats *to, const ds_gen_stats *s)

@@ -83,6 +83,7 @@ struct ds_device {
     const char *name; /* "cpu", "cuda:0" */
     ds_kern k;        /* the ops; k.name is the variant */
     bool records;     /* record and replay exist */
+    bool async;       /* what is put on a stream runs beside the host; else when it is put there */
 };
 
 /* ---- which devices there are ---- */

@@ -43,6 +43,7 @@ static const ds_kern ref_table = {
     .vit_attention = ds_vit_attention_ref,
     .cells = ds_cells_ref,
     .sample = ds_sample_ref,
+    .accept = ds_accept_ref,
 };
 
 static bool has_ref(const char **lacks)

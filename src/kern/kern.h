@@ -629,7 +629,8 @@ typedef struct {
  * set of the renormalised remainder that reaches p), min-p, draw with random number (seed, i). Ties go to the lower
  * id everywhere. Tokens that stand are counted in n_output, stop ids excepted, and the counts in front of a row
  * include them. With `id`: rows are proposals, n is 1, nothing is counted or masked, and where nothing is allowed
- * the largest logit is taken. On the CPU every variant has the bits of ref; other backends may round probabilities
+ * the largest logit is taken. After a fault of an op in front nothing is drawn or counted: n is 0, ids stay as they
+ * were. On the CPU every variant has the bits of ref; other backends may round probabilities
  * otherwise, and say how. */
 typedef struct {
     const float *logits; /* finite */
@@ -643,6 +644,20 @@ typedef struct {
     ds_logprob *top; /* [n_seqs][DS_MAX_DRAWS][DS_MAX_TOP]; may be NULL when nobody has n_top */
 } ds_op_sample;
 typedef void ds_sample_fn(ds_exec *e, const ds_op_sample *a);
+
+/* Draft blocks behind what has just been drawn, as descriptions of rows: seq[s] is first[s], which is right for one
+ * draw that stands, moved on by the others; id[s] is the last of the draws (0 if none stands), then `fill`. draw[s],
+ * how the block's tokens will be drawn, moves on likewise (its index). */
+typedef struct {
+    const ds_drawn *drawn;    /* [n] */
+    const ds_seq_rows *first; /* [n]; all with the same count */
+    uint32_t n;
+    int32_t fill;
+    ds_seq_rows *seq;     /* [n] */
+    int32_t *id;          /* [n][count] */
+    ds_sample_rows *draw; /* [n]; NULL: not wanted */
+} ds_op_accept;
+typedef void ds_accept_fn(ds_exec *e, const ds_op_accept *a);
 
 /* ---- the table ---- */
 
@@ -697,6 +712,7 @@ typedef struct {
     ds_vit_attention_fn *vit_attention;
     ds_cells_fn *cells;
     ds_sample_fn *sample;
+    ds_accept_fn *accept;
 } ds_kern;
 
 /* Fills the table for this machine. want: NULL = the best here, or "ref", "avx2", "avx512", "amx". An op without a

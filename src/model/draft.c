@@ -31,43 +31,48 @@ static ds_rc check_drafts(const ds_runner *r, const ds_draft_seq *seqs, uint32_t
     return DS_OK;
 }
 
+/* Sequences whose logits their buffer holds at a time. */
+static uint32_t group_of(const ds_runner *r)
+{
+    return r->logit_cap / r->m->c.dspark_block_size;
+}
+
 /* How drafts are chosen, if not all by their largest logit. Row numbers count from the first of a group. */
-static bool say_draws(ds_runner *r, const ds_draft_seq *seqs, uint32_t n_seqs, uint32_t group)
+static bool say_draws(ds_runner *r, ds_sample_rows *draw, const ds_draft_seq *seqs, uint32_t n_seqs)
 {
     bool any = false;
 
     for (uint32_t i = 0; i < n_seqs; i++)
         any = any || (seqs[i].how && !ds_draw_is_argmax(seqs[i].how, seqs[i].index));
     for (uint32_t i = 0; any && i < n_seqs; i++) {
-        r->draws_in[i] = (ds_sample_rows){ .index = seqs[i].index, .row = i % group * r->m->c.dspark_block_size, .n = 1 };
+        draw[i] = (ds_sample_rows){ .index = seqs[i].index, .row = i % group_of(r) * r->m->c.dspark_block_size, .n = 1 };
         if (seqs[i].how)
-            r->draws_in[i].how = *seqs[i].how;
+            draw[i].how = *seqs[i].how;
     }
-    if (any)
-        r->fn->write(r->dev, r->stream, r->draws, r->draws_in, n_seqs * sizeof *r->draws);
     return any;
 }
 
-/* Rows of the blocks: [y, noise, noise, ...] at pos, pos + 1, ... */
-static void begin_block(ds_runner *r, const ds_draft_seq *seqs, uint32_t n_seqs)
+/* Rows of a block: [y, noise, noise, ...] at pos, pos + 1, ... */
+static ds_seq_rows block_of(const ds_runner *r, const ds_draft_seq *q, uint32_t i)
+{
+    uint32_t B = r->m->c.dspark_block_size;
+
+    return (ds_seq_rows){
+        .pos0 = (int32_t)q->pos, .row0 = i * B, .count = B, .slot = q->slot, .tail = DS_NO_SLOT, .win_lo = (int32_t)q->win_lo
+    };
+}
+
+static void say_blocks(ds_runner *r, const ds_draft_seq *seqs, uint32_t n_seqs)
 {
     const ds_config *c = &r->m->c;
     uint32_t B = c->dspark_block_size;
 
     for (uint32_t i = 0; i < n_seqs; i++) {
-        r->host.seq[i] = (ds_seq_rows){ .pos0 = (int32_t)seqs[i].pos,
-                                        .row0 = i * B,
-                                        .count = B,
-                                        .slot = seqs[i].slot,
-                                        .tail = DS_NO_SLOT,
-                                        .win_lo = (int32_t)seqs[i].win_lo };
+        r->host.seq[i] = block_of(r, &seqs[i], i);
         for (uint32_t k = 0; k < B; k++)
             r->host.id[i * B + k] = k == 0 ? seqs[i].token : (int32_t)c->dspark_noise_token_id;
     }
     ds_runner_say(r, r->host.id + n_seqs * B);
-    ds_begin_rows(r, &r->enc, r->at.seq, n_seqs, n_seqs * B, r->at.id);
-    r->enc.bidir = true;
-    ds_begin_streams(r, &r->enc);
 }
 
 static void copy(ds_runner *r, void *dst, size_t ldd, const void *src, size_t lds, size_t n, size_t rows)
@@ -75,8 +80,8 @@ static void copy(ds_runner *r, void *dst, size_t ldd, const void *src, size_t ld
     kern(r)->copy(&r->e, &(ds_op_copy){ .dst = dst, .src = src, .rows = rows, .ldd = ldd, .lds = lds, .n = n });
 }
 
-/* Sequences first .. first + n - 1 of the block: logits, then draft after draft. */
-static void choose(ds_runner *r, uint32_t first, uint32_t n, bool draws)
+/* Sequences first .. first + n - 1 of the block: logits, then draft after draft. draw: NULL, or how. */
+static void choose(ds_runner *r, uint32_t first, uint32_t n, const int32_t *ids, const ds_sample_rows *draw)
 {
     const ds_config *c = &r->m->c;
     const ds_weights *w = &r->m->w;
@@ -92,7 +97,7 @@ static void choose(ds_runner *r, uint32_t first, uint32_t n, bool draws)
                                               .dim = c->hidden_size,
                                               .eps = (float)c->rms_norm_eps });
     kern(r)->linear(&r->e, &(ds_op_linear){ .y = r->logits, .x = r->h, .w = &w->head, .rows = n * B, .ldx = d, .ldy = V, .groups = 1 });
-    copy(r, r->draft_id, 1, r->at.id + first * B, B, 1, n);
+    copy(r, r->draft_id, 1, ids + first * B, B, 1, n);
     for (uint32_t i = 0; i < B; i++) {
         kern(r)->embed(
             &r->e,
@@ -111,11 +116,11 @@ static void choose(ds_runner *r, uint32_t first, uint32_t n, bool draws)
             &r->e, &(ds_op_linear){
                        .y = r->conf + first * B + i, .x = r->conf_in, .w = &w->conf, .rows = n, .ldx = d + rank, .ldy = B, .groups = 1 });
         kern(r)->finite(&r->e, &(ds_op_finite){ .x = r->logits + i * V, .rows = n, .ldx = B * V, .n = V, .tag = TAG_DRAFT_LOGITS });
-        if (draws)
+        if (draw)
             kern(r)->sample(&r->e, &(ds_op_sample){ .logits = r->logits + i * V,
                                                     .ld = V,
                                                     .vocab = c->vocab_size,
-                                                    .seq = r->draws + first,
+                                                    .seq = draw + first,
                                                     .n_seqs = n,
                                                     .later = i,
                                                     .id = r->draft_id });
@@ -127,17 +132,14 @@ static void choose(ds_runner *r, uint32_t first, uint32_t n, bool draws)
     ds_observe(r, "draft", -1, r->logits, n * B, V * sizeof(float));
 }
 
-ds_rc ds_runner_draft(ds_runner *r, const ds_draft_seq *seqs, uint32_t n_seqs, int32_t *ids, float *conf, ds_err *err)
+/* Blocks of the sequences that `seq` describes and their drafts. */
+static void draft_rows(ds_runner *r, const ds_recording *shape, const ds_seq_rows *seq, const int32_t *ids, const ds_sample_rows *draw)
 {
     const ds_config *c = &r->m->c;
-    ds_rc rc = check_drafts(r, seqs, n_seqs, err);
-    uint32_t group;
-    bool draws;
-    size_t n = (size_t)n_seqs * c->dspark_block_size;
 
-    if (rc != DS_OK)
-        return rc;
-    begin_block(r, seqs, n_seqs);
+    ds_begin_rows(r, &r->enc, seq, shape->seqs, shape->rows, ids);
+    r->enc.bidir = true;
+    ds_begin_streams(r, &r->enc);
     for (uint32_t l = c->num_hidden_layers; l < r->m->t.n_layers; l++)
         ds_layer_forward(r, &r->enc, l, false);
     kern(r)->mhc(&r->e, &(ds_op_mhc){ .X = r->enc.X,
@@ -151,19 +153,94 @@ ds_rc ds_runner_draft(ds_runner *r, const ds_draft_seq *seqs, uint32_t n_seqs, i
                                       .eps = (float)c->rms_norm_eps,
                                       .hc_eps = (float)c->hc_eps });
     r->enc.pending = false;
+    for (uint32_t first = 0, group = group_of(r); first < shape->seqs; first += group)
+        choose(r, first, shape->seqs - first < group ? shape->seqs - first : group, ids, draw);
+}
 
-    /* logits of as many sequences at a time as their buffer holds */
-    group = r->logit_cap / c->dspark_block_size;
-    draws = say_draws(r, seqs, n_seqs, group);
-    for (uint32_t first = 0; first < n_seqs; first += group)
-        choose(r, first, n_seqs - first < group ? n_seqs - first : group, draws);
-    r->fn->read(r->dev, r->stream, r->host_drafts, r->drafts, n * sizeof *ids);
-    r->fn->read(r->dev, r->stream, r->host_conf, r->conf, n * sizeof *conf);
-    rc = ds_runner_finish(r, err);
+static void put_drafts(ds_runner *r, const ds_recording *shape)
+{
+    draft_rows(r, shape, r->at.seq, r->at.id, shape->logits ? r->draws : NULL);
+}
+
+/* The same for blocks that begin where the last draws say. */
+static void put_ahead(ds_runner *r, const ds_recording *shape)
+{
+    ds_sample_rows *draw = shape->logits ? r->ahead.draw : NULL;
+
+    kern(r)->accept(&r->e, &(ds_op_accept){ .drawn = r->drawn,
+                                            .first = r->ahead.first,
+                                            .n = shape->seqs,
+                                            .fill = (int32_t)r->m->c.dspark_noise_token_id,
+                                            .seq = r->ahead_seq,
+                                            .id = r->ahead_id,
+                                            .draw = draw });
+    draft_rows(r, shape, r->ahead_seq, r->ahead_id, draw);
+}
+
+/* Drafts on their way to the host, and what the device has to say of them. */
+static void fetch(ds_runner *r, uint32_t n_seqs, ds_fence *f)
+{
+    size_t n = (size_t)n_seqs * r->m->c.dspark_block_size;
+
+    r->fn->read(r->dev, r->stream, r->host_drafts, r->drafts, n * sizeof *r->host_drafts);
+    r->fn->read(r->dev, r->stream, r->host_conf, r->conf, n * sizeof *r->host_conf);
+    ds_runner_ask(r, r->draft_answer, f);
+}
+
+static ds_rc fetched(ds_runner *r, uint32_t n_seqs, ds_fence *f, int32_t *ids, float *conf, ds_err *err)
+{
+    size_t n = (size_t)n_seqs * r->m->c.dspark_block_size;
+    ds_rc rc = ds_runner_heed(r, r->draft_answer, f, err);
+
     for (size_t i = 0; i < n && rc == DS_OK; i++) {
         ids[i] = r->host_drafts[i];
         if (conf)
             conf[i] = (float)(1.0 / (1.0 + exp(-(double)r->host_conf[i])));
     }
     return rc;
+}
+
+ds_rc ds_runner_draft(ds_runner *r, const ds_draft_seq *seqs, uint32_t n_seqs, int32_t *ids, float *conf, ds_err *err)
+{
+    ds_rc rc = check_drafts(r, seqs, n_seqs, err);
+    bool draws;
+
+    if (rc != DS_OK)
+        return rc;
+    say_blocks(r, seqs, n_seqs);
+    draws = say_draws(r, r->draws_in, seqs, n_seqs);
+    if (draws)
+        r->fn->write(r->dev, r->stream, r->draws, r->draws_in, n_seqs * sizeof *r->draws);
+    ds_runner_work(r, (ds_recording){ .kind = DS_WORK_DRAFT, .rows = n_seqs * r->m->c.dspark_block_size, .seqs = n_seqs, .logits = draws },
+                   put_drafts);
+    fetch(r, n_seqs, r->drafted);
+    return fetched(r, n_seqs, r->drafted, ids, conf, err);
+}
+
+ds_rc ds_runner_draft_ahead(ds_runner *r, const ds_draft_seq *seqs, uint32_t n_seqs, ds_err *err)
+{
+    ds_rc rc = check_drafts(r, seqs, n_seqs, err);
+    bool draws;
+
+    if (rc != DS_OK)
+        return rc;
+    for (uint32_t i = 0; i < n_seqs; i++)
+        r->ahead_in.first[i] = block_of(r, &seqs[i], i);
+    draws = say_draws(r, r->ahead_in.draw, seqs, n_seqs);
+    r->fn->write(r->dev, r->stream, r->ahead.first, r->ahead_in.first, n_seqs * sizeof *r->ahead.first);
+    if (draws)
+        r->fn->write(r->dev, r->stream, r->ahead.draw, r->ahead_in.draw, n_seqs * sizeof *r->ahead.draw);
+    ds_runner_work(r, (ds_recording){ .kind = DS_WORK_AHEAD, .rows = n_seqs * r->m->c.dspark_block_size, .seqs = n_seqs, .logits = draws },
+                   put_ahead);
+    r->n_ahead = n_seqs;
+    fetch(r, n_seqs, r->drafted);
+    return DS_OK;
+}
+
+ds_rc ds_runner_drafted(ds_runner *r, int32_t *ids, float *conf, ds_err *err)
+{
+    uint32_t n = r->n_ahead;
+
+    r->n_ahead = 0;
+    return fetched(r, n, r->drafted, ids, conf, err);
 }

@@ -203,8 +203,11 @@ typedef struct {
 /* One step. On success *logits (may be NULL when none are asked for) points to the rows asked for, sequence by
  * sequence, [sum n_logits][vocab], valid until the next call on this run. On failure no state outside the rows' own
  * positions has changed: the caller may repeat the step. Logits that are not finite, and bad values met in large
- * tables, are DS_E_FORMAT. DS_E_ARG: a caller's bug, or a token id out of range. */
+ * tables, are DS_E_FORMAT. DS_E_ARG: a caller's bug, or a token id out of range. With device_logits the step is only
+ * put on the device, and what is found there is said by ds_runner_wait. */
 ds_rc ds_runner_step(ds_runner *r, const ds_seq *seqs, uint32_t n_seqs, const float **logits, ds_err *err);
+/* Until the last step and the draws from it are done. DS_OK, or why all of it failed: then nothing was drawn. */
+ds_rc ds_runner_wait(ds_runner *r, ds_err *err);
 
 /* Sequences of the last step that were computed to the end, the first ones of it: those behind them were gone, and
  * left the step between two layers. Their slot, tail and the KV of their rows are then undefined, and no logits are
@@ -232,9 +235,17 @@ ds_rc ds_runner_draft(ds_runner *r, const ds_draft_seq *seqs, uint32_t n_seqs, i
 /* The caller describes here, [max_seqs], which of the last step's logits (`row` counts them in its order) are drawn
  * from, and how. */
 ds_sample_rows *ds_runner_sample_rows(ds_runner *r);
-/* Draws for the first n. *out: [n], and *top: [n][DS_MAX_DRAWS][DS_MAX_TOP] if anybody has n_top; both good until
- * the next call on this run. DS_E_DEVICE. */
-ds_rc ds_runner_sample(ds_runner *r, uint32_t n, const ds_drawn **out, const ds_logprob **top, ds_err *err);
+/* Draws for the first n; what was described stays as it is until the draws have been waited for. They are then at
+ * ds_runner_drawn, [n], and *top, [n][DS_MAX_DRAWS][DS_MAX_TOP] if anybody has n_top; good until the next ones. */
+void ds_runner_sample(ds_runner *r, uint32_t n);
+const ds_drawn *ds_runner_drawn(const ds_runner *r, const ds_logprob **top);
+
+/* Drafts behind what was just drawn for, sequence s being that of draw s, before anybody knows what that was: `pos`
+ * and `index` are right for one draw that stands and move on with the others; `token` isn't looked at. As for
+ * ds_runner_draft, and before ds_runner_wait, which doesn't wait for them. */
+ds_rc ds_runner_draft_ahead(ds_runner *r, const ds_draft_seq *seqs, uint32_t n_seqs, ds_err *err);
+/* Waits for them, and before anything else is put on the run: results as of ds_runner_draft. */
+ds_rc ds_runner_drafted(ds_runner *r, int32_t *ids, float *conf, ds_err *err);
 
 /* Row `row` of the last step's logits, [vocab], to ordinary memory of the host. Waits. */
 ds_rc ds_runner_read_logits(ds_runner *r, uint32_t row, float *to, ds_err *err);

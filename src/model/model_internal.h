@@ -79,6 +79,23 @@ typedef struct {
     ds_fault fault;
 } ds_answer;
 
+/* Descriptions of draft blocks whose beginning the device finds out. */
+typedef struct {
+    ds_seq_rows *first;   /* [max_seqs] */
+    ds_sample_rows *draw; /* [max_seqs] */
+} ds_ahead;
+
+/* Work of one shape that has been recorded, or will be when it comes again. Steps of a shape differ only in what the
+ * host said; scratch and buffers stand where they stood. */
+typedef enum { DS_WORK_STEP, DS_WORK_DRAFT, DS_WORK_AHEAD } ds_work;
+typedef struct {
+    ds_work kind;
+    uint32_t rows, seqs, logits; /* DRAFT, AHEAD: logits 1 = they are drawn */
+    uint64_t used;               /* number of the use; 0: this place is free */
+    ds_graph *g;                 /* NULL: seen once */
+} ds_recording;
+enum { DS_RECORDINGS = 64 };
+
 struct ds_runner {
     const ds_model *m;
     ds_runner_opts o; /* with defaults filled in */
@@ -87,8 +104,9 @@ struct ds_runner {
     ds_device *dev;
     const ds_device_fns *fn;
     ds_stream *stream;
-    ds_fence *done;
-    ds_mem mem; /* holds all memory of both kinds */
+    ds_fence *done;    /* behind a step and its draws */
+    ds_fence *drafted; /* behind drafts ahead */
+    ds_mem mem;        /* holds all memory of both kinds */
     ds_ferry ferry;
     ds_exec e;
     ds_arena scratch;    /* its block is device memory */
@@ -99,11 +117,14 @@ struct ds_runner {
     uint8_t *slot_mark; /* [n_slots] */
     void *seen;         /* for the observer; grows */
     size_t seen_cap;
+    ds_recording recording[DS_RECORDINGS];
+    uint64_t uses;
+    uint32_t n_ahead; /* sequences that drafts were made ahead for and not fetched */
 
     /* ---- stage ---- */
     unsigned char *said; /* laid out as `host` says */
     ds_said host;
-    ds_answer *answer;
+    ds_answer *answer, *draft_answer;
     float *image_in;      /* [max_rows][d] */
     float *host_logits;   /* [logit_cap][vocab]; NULL: o.device_logits */
     int32_t *host_drafts; /* [max_seqs * B] */
@@ -111,6 +132,7 @@ struct ds_runner {
     ds_sample_rows *draws_in; /* [max_seqs]; these three with device_logits */
     ds_drawn *host_drawn;
     ds_logprob *host_top; /* [max_seqs][DS_MAX_DRAWS][DS_MAX_TOP] */
+    ds_ahead ahead_in;    /* with drafts too */
 
     /* ---- the device's ---- */
     unsigned char *heard; /* the copy of said */
@@ -122,7 +144,10 @@ struct ds_runner {
     ds_sample_rows *draws;
     ds_drawn *drawn;
     ds_logprob *top;
-    float *first_mix; /* [hc_mult]: 1, 0, ..: how streams begin */
+    ds_ahead ahead;
+    ds_seq_rows *ahead_seq; /* [max_seqs] */
+    int32_t *ahead_id;      /* [max_seqs][B] */
+    float *first_mix;       /* [hc_mult]: 1, 0, ..: how streams begin */
     uint8_t *kv, *slots, *tails;
     float *rope[2];  /* by ds_rope_kind: [max_context + drafts][rd/2][2] */
     float *vit_rope; /* [max_patches][hd/4][2] */
@@ -186,7 +211,12 @@ void ds_begin_streams(ds_runner *r, ds_rowset *s);
 void ds_begin_rows(ds_runner *r, ds_rowset *s, const ds_seq_rows *seq, uint32_t n_seqs, uint32_t n_rows, const int32_t *ids);
 /* Puts the first `bytes` of what the host said on its way. */
 void ds_runner_say(ds_runner *r, const void *end);
-/* Waits for all that was put on the stream. DS_OK, or what a fault means. */
-ds_rc ds_runner_finish(ds_runner *r, ds_err *err);
+/* What the device has to say goes to `answer`, and `f` stands behind it. */
+void ds_runner_ask(ds_runner *r, ds_answer *answer, ds_fence *f);
+/* Waits for that. DS_OK, or what a fault means. */
+ds_rc ds_runner_heed(ds_runner *r, const ds_answer *answer, ds_fence *f, ds_err *err);
+/* Puts work on the stream by calling `put`, or what was recorded of it when its shape came before. `put` depends on
+ * nothing but the shape, ctx included. */
+void ds_runner_work(ds_runner *r, ds_recording shape, void (*put)(ds_runner *r, const ds_recording *shape));
 
 #endif

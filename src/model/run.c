@@ -127,6 +127,7 @@ static void take_talk(builder *b)
         lay_out(&r->at, r, r->heard, &said);
     }
     r->answer = take(b, k, 1, sizeof *r->answer);
+    r->draft_answer = take(b, k, 1, sizeof *r->draft_answer);
     r->result = take(b, &b->size.buffers, 1, sizeof *r->result);
     r->pass = take(b, k, r->pass_cap, sizeof *r->pass);
     r->slot_mark = take(b, k, r->o.n_slots, 1);
@@ -140,6 +141,14 @@ static void take_talk(builder *b)
         r->drawn = take(b, &b->size.buffers, S, sizeof *r->drawn);
         r->host_top = take(b, k, S, DS_MAX_DRAWS * DS_MAX_TOP * sizeof *r->host_top);
         r->top = take(b, &b->size.buffers, S, DS_MAX_DRAWS * DS_MAX_TOP * sizeof *r->top);
+    }
+    if (r->o.device_logits && !r->o.no_drafts) {
+        r->ahead_in.first = take(b, k, S, sizeof *r->ahead_in.first);
+        r->ahead_in.draw = take(b, k, S, sizeof *r->ahead_in.draw);
+        r->ahead.first = take(b, &b->size.buffers, S, sizeof *r->ahead.first);
+        r->ahead.draw = take(b, &b->size.buffers, S, sizeof *r->ahead.draw);
+        r->ahead_seq = take(b, &b->size.buffers, S, sizeof *r->ahead_seq);
+        r->ahead_id = take(b, &b->size.buffers, S, c->dspark_block_size * sizeof *r->ahead_id);
     }
     if (!r->o.no_drafts) {
         r->host_drafts = take(b, k, S, c->dspark_block_size * sizeof *r->host_drafts);
@@ -479,6 +488,8 @@ ds_rc ds_runner_create(ds_runner **out, const ds_model *m, const ds_runner_opts 
     if (rc == DS_OK)
         rc = r->fn->fence_create(r->dev, &r->done, err);
     if (rc == DS_OK)
+        rc = r->fn->fence_create(r->dev, &r->drafted, err);
+    if (rc == DS_OK)
         rc = ds_ferry_init(&r->ferry, r->dev, r->stream, FERRY_BYTES, err);
     if (rc == DS_OK) {
         take_all(&b);
@@ -506,6 +517,10 @@ void ds_runner_destroy(ds_runner *r)
     ds_ferry_fini(&r->ferry);
     r->fn->stream_destroy(r->dev, r->stream); /* waits for what is on it */
     r->fn->fence_destroy(r->dev, r->done);
+    r->fn->fence_destroy(r->dev, r->drafted);
+    for (size_t i = 0; i < DS_RECORDINGS; i++)
+        if (r->recording[i].g)
+            r->fn->graph_destroy(r->dev, r->recording[i].g);
     ds_mem_free(&r->mem);
     free(r->seen);
     free(r);

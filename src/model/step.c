@@ -219,15 +219,13 @@ void ds_begin_streams(ds_runner *r, ds_rowset *s)
         &(ds_op_copy){ .dst = s->mix, .src = r->first_mix, .rows = s->st.n_rows, .ldd = ds_config_hc_rows(c), .lds = 0, .n = c->hc_mult });
 }
 
-/* Rows and streams of the encoder, with what stands in front of them. */
-static void begin(ds_runner *r, const talk *t, uint32_t n_seqs)
+/* Rows and streams of the encoder. */
+static void begin(ds_runner *r, uint32_t n_seqs, uint32_t n_rows)
 {
     const ds_config *c = &r->m->c;
     ds_rowset *s = &r->enc;
 
-    r->fn->write(r->dev, r->stream, r->image, r->image_in, t->images * (size_t)c->hidden_size * sizeof(float));
-    ds_begin_rows(r, s, r->at.seq, n_seqs, t->rows, r->at.id);
-    kern(r)->scatter(&r->e, &(ds_op_scatter){ .dst = r->slots, .off = r->at.hist_off, .src = r->at.hist_rec, .n = t->hist, .bytes = 8 });
+    ds_begin_rows(r, s, r->at.seq, n_seqs, n_rows, r->at.id);
     ds_begin_streams(r, s);
     for (uint32_t i = 0; i < c->n_engram_layers; i++) {
         uint32_t cols = ds_config_engram_columns(c);
@@ -407,6 +405,21 @@ static void cut_passes(ds_runner *r, talk *t, const ds_seq *seqs, uint32_t n_seq
     }
 }
 
+static void encode_rows(ds_runner *r, uint32_t n_seqs, uint32_t n_rows)
+{
+    begin(r, n_seqs, n_rows);
+    for (uint32_t l = 0; l < r->m->t.first_decoder && ds_step_goes_on(r, &r->enc); l++)
+        ds_layer_forward(r, &r->enc, l, true);
+}
+
+/* A step whose rows go through all layers. */
+static void put_whole(ds_runner *r, const ds_recording *shape)
+{
+    encode_rows(r, shape->seqs, shape->rows);
+    if (r->kept > 0)
+        decode_rows(r, &r->enc, 0, shape->logits, true);
+}
+
 /* Everything up to the logits is put on the stream; returns their number. */
 static uint32_t forward(ds_runner *r, const ds_seq *seqs, uint32_t n_seqs)
 {
@@ -423,16 +436,15 @@ static uint32_t forward(ds_runner *r, const ds_seq *seqs, uint32_t n_seqs)
     if (!together)
         say_passes(r, &t, seqs, n_seqs);
     ds_runner_say(r, r->host.block + t.blocks);
-
-    begin(r, &t, n_seqs);
-    for (uint32_t l = 0; l < boundary && ds_step_goes_on(r, &r->enc); l++)
-        ds_layer_forward(r, &r->enc, l, true);
+    r->fn->write(r->dev, r->stream, r->image, r->image_in, t.images * (size_t)r->m->c.hidden_size * sizeof(float));
+    kern(r)->scatter(&r->e, &(ds_op_scatter){ .dst = r->slots, .off = r->at.hist_off, .src = r->at.hist_rec, .n = t.hist, .bytes = 8 });
+    if (together) {
+        ds_runner_work(r, (ds_recording){ .kind = DS_WORK_STEP, .rows = t.rows, .seqs = n_seqs, .logits = t.logits }, put_whole);
+        return r->kept ? t.logits : 0;
+    }
+    encode_rows(r, n_seqs, t.rows);
     if (r->kept == 0)
         return 0;
-    if (together) {
-        decode_rows(r, &r->enc, 0, t.logits, true);
-        return t.logits;
-    }
     ds_layer_flush(r, &r->enc);
     for_parts(r, store_part);
     tail_store(r, r->m->at.tail_dead, r->enc.rows.dead, 1, 1);
@@ -469,23 +481,83 @@ static ds_rc meaning(const ds_runner *r, const ds_fault *f, unsigned kind, ds_er
     return ds_fail(err, DS_E_ARG, "step: no Engram history for position %lld: the sequence was not resumed as its state needs", row);
 }
 
-ds_rc ds_runner_finish(ds_runner *r, ds_err *err)
+void ds_runner_ask(ds_runner *r, ds_answer *answer, ds_fence *f)
 {
-    unsigned kind;
-    ds_rc rc;
+    r->fn->read(r->dev, r->stream, answer, r->result, sizeof *answer);
+    r->fn->mark(r->dev, r->stream, f);
+}
 
-    r->fn->read(r->dev, r->stream, r->answer, r->result, sizeof *r->answer);
-    r->fn->mark(r->dev, r->stream, r->done);
-    rc = r->fn->wait(r->dev, r->done, err);
+ds_rc ds_runner_heed(ds_runner *r, const ds_answer *answer, ds_fence *f, ds_err *err)
+{
+    ds_rc rc = r->fn->wait(r->dev, f, err);
+    unsigned kind;
+
     if (rc != DS_OK)
         return rc;
     /* relaxed: ops are done, and the copy was made after them */
-    kind = atomic_load_explicit(&r->answer->fault.kind, memory_order_relaxed);
+    kind = atomic_load_explicit(&answer->fault.kind, memory_order_relaxed);
     if (kind == DS_FAULT_NONE)
         return DS_OK;
     r->fn->zero(r->dev, r->stream, &r->result->fault, sizeof r->result->fault);
-    return meaning(r, &r->answer->fault, kind, err);
+    return meaning(r, &answer->fault, kind, err);
 }
+
+ds_rc ds_runner_wait(ds_runner *r, ds_err *err)
+{
+    return ds_runner_heed(r, r->answer, r->done, err);
+}
+
+/* ---- work that comes again --------------------------------------------------------------------------------------- */
+
+/* Larger steps keep a device busy while they are put on its stream. */
+enum { MAX_RECORDED_ROWS = 512 };
+
+static bool same_shape(const ds_recording *a, const ds_recording *b)
+{
+    return a->kind == b->kind && a->rows == b->rows && a->seqs == b->seqs && a->logits == b->logits;
+}
+
+/* The place of a shape, or the one that was used longest ago; its work isn't running, for every step is waited for. */
+static ds_recording *place_of(ds_runner *r, const ds_recording *shape)
+{
+    ds_recording *oldest = r->recording;
+
+    for (ds_recording *p = r->recording; p < r->recording + DS_RECORDINGS; p++) {
+        if (p->used && same_shape(p, shape))
+            return p;
+        if (p->used < oldest->used)
+            oldest = p;
+    }
+    if (oldest->g)
+        r->fn->graph_destroy(r->dev, oldest->g);
+    *oldest = *shape;
+    oldest->g = NULL;
+    oldest->used = 0;
+    return oldest;
+}
+
+void ds_runner_work(ds_runner *r, ds_recording shape, void (*put)(ds_runner *r, const ds_recording *shape))
+{
+    ds_recording *p;
+
+    if (!r->dev->records || r->o.observe || shape.rows > MAX_RECORDED_ROWS) {
+        put(r, &shape);
+        return;
+    }
+    p = place_of(r, &shape);
+    if (p->used && !p->g && r->fn->record_begin(r->dev, r->stream, NULL) == DS_OK) {
+        r->asked = NULL; /* what is recorded goes to the end, whoever leaves */
+        put(r, &shape);
+        r->fn->record_end(r->dev, r->stream, &p->g, NULL); /* if it fails, the work is put there as it is */
+    }
+    if (p->g)
+        r->fn->replay(r->dev, r->stream, p->g);
+    else
+        put(r, &shape);
+    p->used = ++r->uses;
+}
+
+/* ---- steps ------------------------------------------------------------------------------------------------------- */
 
 ds_rc ds_runner_step(ds_runner *r, const ds_seq *seqs, uint32_t n_seqs, const float **logits, ds_err *err)
 {
@@ -502,7 +574,8 @@ ds_rc ds_runner_step(ds_runner *r, const ds_seq *seqs, uint32_t n_seqs, const fl
     r->asked = NULL;
     if (r->host_logits)
         r->fn->read(r->dev, r->stream, r->host_logits, r->logits, n_logits * (size_t)r->m->c.vocab_size * sizeof(float));
-    return ds_runner_finish(r, err);
+    ds_runner_ask(r, r->answer, r->done);
+    return r->o.device_logits ? DS_OK : ds_runner_wait(r, err);
 }
 
 uint32_t ds_runner_kept(const ds_runner *r)
@@ -515,7 +588,7 @@ ds_sample_rows *ds_runner_sample_rows(ds_runner *r)
     return r->draws_in;
 }
 
-ds_rc ds_runner_sample(ds_runner *r, uint32_t n, const ds_drawn **out, const ds_logprob **top, ds_err *err)
+void ds_runner_sample(ds_runner *r, uint32_t n)
 {
     bool any_top = false;
 
@@ -532,9 +605,13 @@ ds_rc ds_runner_sample(ds_runner *r, uint32_t n, const ds_drawn **out, const ds_
     r->fn->read(r->dev, r->stream, r->host_drawn, r->drawn, n * sizeof *r->drawn);
     if (any_top)
         r->fn->read(r->dev, r->stream, r->host_top, r->top, (size_t)n * DS_MAX_DRAWS * DS_MAX_TOP * sizeof *r->top);
-    *out = r->host_drawn;
+    ds_runner_ask(r, r->answer, r->done);
+}
+
+const ds_drawn *ds_runner_drawn(const ds_runner *r, const ds_logprob **top)
+{
     *top = r->host_top;
-    return ds_runner_finish(r, err);
+    return r->host_drawn;
 }
 
 ds_rc ds_runner_read_logits(ds_runner *r, uint32_t row, float *to, ds_err *err)

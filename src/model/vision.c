@@ -122,6 +122,7 @@ ds_rc ds_runner_image(ds_runner *r, const float *patches, uint32_t n_h, uint32_t
     rows(r, r->v.span + (span - 1) * d, d, w->image_end, d, d, 1);
     ds_observe(r, "span", -1, r->v.span, span, d * sizeof(float));
     kern(r)->finite(&r->e, &(ds_op_finite){ .x = r->v.span, .rows = span, .ldx = d, .n = d, .tag = TAG_IMAGE });
-    rc = ds_runner_finish(r, err);
+    ds_runner_ask(r, r->answer, r->done);
+    rc = ds_runner_wait(r, err);
     return rc == DS_OK ? ds_ferry_get(&r->ferry, out, r->v.span, span * d * sizeof(float), err) : rc;
 }

@@ -214,7 +214,7 @@ static void refuse_add(ds_call *c, ds_rc rc, const ds_err *err)
                   "the queue is full; try again in 1s");
     } else if (rc == DS_E_ARG) {
         fail_with(c, 400, NULL, err->msg);
-    } else if (rc == DS_E_IO) {
+    } else if (rc == DS_E_IO || rc == DS_E_DEVICE) {
         c->x->retry_s = 1;
         fail_with(c, 503, NULL, "no engine is there to compute this; try again in 1s");
     } else {

@@ -31,17 +31,35 @@ static void fail_field(ds_exchange *x, const char *field, const char *message)
 
 /* ---- state ---- */
 
+/* An engine's device has failed: only a new process has it back. */
+static bool lost(const ds_server *s)
+{
+    uint32_t n = s->up ? ds_gen_n_engines(s->model.gen) : 0, gone = 0;
+    ds_gen_stats st;
+
+    for (uint32_t i = 0; i < n; i++)
+        gone += ds_gen_stats_get(s->model.gen, i, &st) ? st.lost : 0;
+    return gone > 0;
+}
+
 static void get_health(ds_exchange *x, const char *rest, size_t n)
 {
     (void)rest;
     (void)n;
-    reply_text(x, 200, JSON, "{\"status\":\"ok\"}");
+    if (lost(x->s))
+        reply_text(x, 503, JSON, "{\"status\":\"failed\"}");
+    else
+        reply_text(x, 200, JSON, "{\"status\":\"ok\"}");
 }
 
 static void get_ready(ds_exchange *x, const char *rest, size_t n)
 {
     (void)rest;
     (void)n;
+    if (lost(x->s)) {
+        reply_text(x, 503, JSON, "{\"status\":\"failed\"}");
+        return;
+    }
     if (x->s->up && !x->s->draining) {
         reply_text(x, 200, JSON, "{\"status\":\"ready\"}");
         return;

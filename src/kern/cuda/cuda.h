@@ -57,6 +57,7 @@ ds_rope2d_fn ds_rope2d_cuda;
 ds_vit_attention_fn ds_vit_attention_cuda;
 ds_cells_fn ds_cells_cuda;
 ds_sample_fn ds_sample_cuda;
+ds_accept_fn ds_accept_cuda;
 
 /* What the largest call of an op takes from scratch. */
 size_t ds_linear_cuda_scratch(const ds_kern_limits *lim);

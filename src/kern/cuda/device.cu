@@ -470,7 +470,7 @@ static ds_rc create(ds_device **out, uint32_t index, const ds_device_opts *o, ds
     snprintf(d->name, sizeof d->name, "cuda:%u", index);
     d->base.fn = &fns;
     d->base.name = d->name;
-    d->base.records = true;
+    d->base.records = d->base.async = true;
     ds_cuda_use(&d->base.k);
     *out = &d->base;
     return DS_OK;

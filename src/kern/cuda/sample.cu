@@ -462,11 +462,13 @@ static __device__ void draw_row(const ds_op_sample &a, uint32_t s, uint32_t i, f
 }
 
 /* Rows in the order (place in the sequence, sequence), so that blocks without work come last. */
-static __global__ void __launch_bounds__(THREADS, 1) draw_kernel(ds_op_sample a, float *scratch, size_t ld)
+static __global__ void __launch_bounds__(THREADS, 1) draw_kernel(ds_op_sample a, float *scratch, size_t ld, const ds_fault *f)
 {
     __shared__ shared_t sh;
     uint32_t n = a.n_seqs * (a.id ? 1 : DS_MAX_DRAWS);
 
+    if (f->kind != DS_FAULT_NONE) /* the logits may be anything */
+        return;
     for (uint32_t w = blockIdx.x; w < n; w += gridDim.x)
         if (w / a.n_seqs < a.seq[w % a.n_seqs].n) {
             __syncthreads();
@@ -475,7 +477,7 @@ static __global__ void __launch_bounds__(THREADS, 1) draw_kernel(ds_op_sample a,
 }
 
 /* Which draws stand. A thread a sequence. */
-static __global__ void stand_kernel(ds_op_sample a)
+static __global__ void stand_kernel(ds_op_sample a, const ds_fault *f)
 {
     uint32_t s = blockIdx.x * blockDim.x + threadIdx.x, n = 0;
 
@@ -484,7 +486,7 @@ static __global__ void stand_kernel(ds_op_sample a)
     const ds_sample_rows &q = a.seq[s];
     ds_drawn out = a.out[s];
     out.stopped = out.none = false;
-    while (n < q.n && !out.stopped) {
+    while (n < q.n && !out.stopped && f->kind == DS_FAULT_NONE) {
         int32_t token = out.token[n];
         out.none = token < 0;
         if (out.none)
@@ -517,9 +519,9 @@ void ds_sample_cuda(ds_exec *e, const ds_op_sample *a)
     if (!a->n_seqs)
         return;
     float *scratch = (float *)ds_exec_scratch(e, blocks * row_ld(a->vocab) * sizeof(float));
-    draw_kernel<<<blocks, THREADS, 0, stream_of(e)>>>(*a, scratch, row_ld(a->vocab));
+    draw_kernel<<<blocks, THREADS, 0, stream_of(e)>>>(*a, scratch, row_ld(a->vocab), e->fault);
     if (!a->id)
-        stand_kernel<<<blocks_of(a->n_seqs, 32), 32, 0, stream_of(e)>>>(*a);
+        stand_kernel<<<blocks_of(a->n_seqs, 32), 32, 0, stream_of(e)>>>(*a, e->fault);
     launched(e, "sample");
     ds_arena_rewind(e->scratch, mark);
 }

@@ -1,6 +1,6 @@
 /* What a step begins and ends with: metadata of rows (a block a sequence), small records put in their places (a
- * thread a byte), a look for values that aren't finite (16 bytes a thread and turn). Bound by the launch, and the last
- * one by bytes. */
+ * thread a byte), a look for values that aren't finite (16 bytes a thread and turn), draft blocks behind what was
+ * drawn (a thread a sequence). Bound by the launch, and the look by bytes. */
 #include "common.cuh"
 
 enum { THREADS = 128, LOOK_THREADS = 256, LOOK_EACH = 16 };
@@ -84,4 +84,30 @@ void ds_finite_cuda(ds_exec *e, const ds_op_finite *a)
         return;
     finite_kernel<<<dim3(blocks_of(a->n, LOOK_THREADS * LOOK_EACH), (unsigned)a->rows), LOOK_THREADS, 0, stream_of(e)>>>(*a, e->fault);
     launched(e, "finite");
+}
+
+/* ---- accept ---- */
+
+static __global__ void accept_kernel(ds_op_accept a)
+{
+    uint32_t s = blockIdx.x * blockDim.x + threadIdx.x;
+
+    if (s >= a.n)
+        return;
+    ds_seq_rows q = a.first[s];
+    uint32_t n = a.drawn[s].n, more = n > 1 ? n - 1 : 0;
+    q.pos0 += (int32_t)more;
+    a.seq[s] = q;
+    for (uint32_t k = 0; k < q.count; k++)
+        a.id[s * q.count + k] = k > 0 ? a.fill : (n ? a.drawn[s].token[n - 1] : 0);
+    if (a.draw)
+        a.draw[s].index += more;
+}
+
+void ds_accept_cuda(ds_exec *e, const ds_op_accept *a)
+{
+    if (!a->n)
+        return;
+    accept_kernel<<<blocks_of(a->n, 32), 32, 0, stream_of(e)>>>(*a);
+    launched(e, "accept");
 }

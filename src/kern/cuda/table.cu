@@ -53,4 +53,5 @@ void ds_cuda_use(ds_kern *k)
     k->vit_attention = ds_vit_attention_cuda;
     k->cells = ds_cells_cuda;
     k->sample = ds_sample_cuda;
+    k->accept = ds_accept_cuda;
 }

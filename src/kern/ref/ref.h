@@ -41,5 +41,6 @@ ds_rope2d_fn ds_rope2d_ref;
 ds_vit_attention_fn ds_vit_attention_ref;
 ds_cells_fn ds_cells_ref;
 ds_sample_fn ds_sample_ref;
+ds_accept_fn ds_accept_ref;
 
 #endif

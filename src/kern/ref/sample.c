@@ -322,6 +322,12 @@ void ds_sample_ref(ds_exec *e, const ds_op_sample *a)
 {
     size_t mark = ds_arena_mark(e->scratch);
 
+    /* relaxed: ops in front are done */
+    if (atomic_load_explicit(&e->fault->kind, memory_order_relaxed) != DS_FAULT_NONE) {
+        for (uint32_t s = 0; s < a->n_seqs && !a->id; s++)
+            a->out[s] = (ds_drawn){ 0 };
+        return;
+    }
     ds_exec_for(e, a->n_seqs, 1, sample_seqs, &(job){ a, ds_exec_scratch(e, ds_exec_members(e) * ds_sample_scratch(a->vocab)) });
     ds_arena_rewind(e->scratch, mark);
 }

@@ -41,6 +41,21 @@ void ds_rows_ref(ds_exec *e, const ds_op_rows *a)
         rows_of_seq(a, s);
 }
 
+void ds_accept_ref(ds_exec *e, const ds_op_accept *a)
+{
+    (void)e;
+    for (uint32_t s = 0; s < a->n; s++) {
+        const ds_drawn *d = &a->drawn[s];
+        uint32_t more = d->n > 1 ? d->n - 1 : 0, count = a->first[s].count;
+        a->seq[s] = a->first[s];
+        a->seq[s].pos0 += (int32_t)more;
+        for (uint32_t k = 0; k < count; k++)
+            a->id[s * count + k] = k > 0 ? a->fill : d->n ? d->token[d->n - 1] : 0;
+        if (a->draw)
+            a->draw[s].index += more;
+    }
+}
+
 void ds_scatter_ref(ds_exec *e, const ds_op_scatter *a)
 {
     (void)e;

@@ -1078,10 +1078,10 @@ static void memory_plan(void **state)
     assert_ok(ds_engine_plan_get(&whole, model, &o, &err));
     assert_int_equal(whole.kv_blocks, 4 * 32);
     assert_int_equal(whole.total, whole.kv + whole.states + whole.tails + whole.tables + whole.buffers + whole.host);
-    o.memory_bytes = whole.total; /* with a budget, blocks take what is left of it */
+    o.memory_bytes = whole.device; /* with a budget, blocks take what is left of it */
     assert_ok(ds_engine_plan_get(&p, model, &o, &err));
-    assert_true(p.total <= o.memory_bytes && p.kv_blocks >= whole.kv_blocks);
-    o.memory_bytes = whole.total - whole.kv; /* less than one sequence */
+    assert_true(p.device <= o.memory_bytes && p.kv_blocks >= whole.kv_blocks);
+    o.memory_bytes = whole.device - whole.kv; /* less than one sequence */
     assert_refused(ds_engine_plan_get(&p, model, &o, &err), DS_E_NOMEM, "the largest context that fits is");
     at = strstr(err.msg, "fits is ");
     fits = (uint32_t)strtoul(at + 8, NULL, 10);
@@ -1090,7 +1090,7 @@ static void memory_plan(void **state)
     assert_null(e);
     o.max_context = fits;
     assert_ok(ds_engine_plan_get(&p, model, &o, &err));
-    assert_true(p.total <= o.memory_bytes);
+    assert_true(p.device <= o.memory_bytes);
     assert_ok(ds_engine_create(&e, model, NULL, &o, &err));
     ds_engine_destroy(e);
     o.max_context = fits + 1;
@@ -1129,7 +1129,50 @@ static ds_rc create_and_add(void *ctx, ds_err *err)
 static void allocations_fail(void **state)
 {
     (void)state;
+    if (test_device && test_device->records) /* what a driver and recordings take, they may do without */
+        return;
     assert_true(fault_every_allocation(create_and_add, NULL) > 50);
+}
+
+/* A device that dies: what was reported is right, the requests end as lost, and no other is taken. */
+static void a_device_dies(void **state)
+{
+    request r[N_REQ];
+    ds_gen_stats st;
+    ds_engine *e;
+    ds_err err;
+    uint64_t id;
+
+    (void)state;
+    if (!test_device || strcmp(test_device->name, "locked") != 0)
+        return;
+    make_requests(r, 3);
+    alone(r, N_REQ, false);
+    e = make_engine((ds_engine_opts){ 0 }, NULL);
+    for (uint32_t i = 0; i < N_REQ; i++)
+        add(e, &r[i], i);
+    for (int turn = 0; turn < 12; turn++) {
+        ds_engine_run(e);
+        take_events(e);
+    }
+    locked_break(true);
+    run_all(e);
+    for (uint32_t i = 0; i < N_REQ; i++) {
+        assert_true(r[i].n_got[0] <= r[i].n_want[0]);
+        assert_memory_equal(r[i].got[0], r[i].want[0], r[i].n_got[0] * sizeof r[i].got[0][0]);
+        assert_true(r[i].reason[0] == DS_ENDED_LOST || r[i].n_got[0] == r[i].n_want[0]);
+    }
+    ds_engine_stats_get(e, &st);
+    assert_int_equal(st.lost, 1);
+    assert_true(st.ended[DS_ENDED_LOST] > 0);
+    assert_refused(
+        ds_engine_add(e,
+                      &(ds_gen_request){ .prompt = r[0].prompt, .n_prompt = 1, .max_tokens = 1, .n = 1, .sampling = DS_SAMPLING_DEFAULT },
+                      &id, &err),
+        DS_E_DEVICE, "its device failed");
+    ds_engine_destroy(e);
+    locked_break(false);
+    free_requests(r, N_REQ);
 }
 
 int main(int argc, char **argv)
@@ -1155,6 +1198,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(pictures),
         cmocka_unit_test(memory_plan),
         cmocka_unit_test(allocations_fail),
+        cmocka_unit_test(a_device_dies),
     };
     ds_model *m = test_model(argc > 1 ? argv[1] : "tiny-a", test_choose_device(argc, argv, 2));
     int failed;

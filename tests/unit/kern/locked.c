@@ -2,6 +2,7 @@
 
 #include <malloc.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -37,6 +38,7 @@ typedef struct {
     ds_kern k;            /* its ops */
     unsigned char *known; /* addresses that the host knows: never mapped */
     unsigned char *real;  /* where the bytes are */
+    atomic_bool broken;
     /* [mu] */
     pthread_mutex_t mu;
     size_t used, pieces;
@@ -147,7 +149,8 @@ static ds_mat *mats_of(const ds_mat *m, size_t n)
     X(rope2d, ds_op_rope2d, NOTHING)               \
     X(vit_attention, ds_op_vit_attention, NOTHING) \
     X(cells, ds_op_cells, NOTHING)                 \
-    X(sample, ds_op_sample, NOTHING)
+    X(sample, ds_op_sample, NOTHING)               \
+    X(accept, ds_op_accept, NOTHING)
 
 #define RUN(name, args, inner)                            \
     static void run_##name(ds_exec *e, const args *known) \
@@ -332,10 +335,9 @@ static void order(ds_device *d, ds_stream *s, ds_fence *e)
 static ds_rc wait_for(ds_device *d, ds_fence *e, ds_err *err)
 {
     (void)d;
-    (void)err;
     if (e->s)
         settle(e->s, e->no);
-    return DS_OK;
+    return atomic_load(&the->broken) ? ds_fail(err, DS_E_DEVICE, "locked: a kernel: broken by a test") : DS_OK;
 }
 
 /* ---- weights ----------------------------------------------------------------------------------------------------- */
@@ -422,6 +424,11 @@ static void destroy(ds_device *d)
     the = NULL;
 }
 
+void locked_break(bool broken)
+{
+    atomic_store(&the->broken, broken);
+}
+
 ds_rc locked_create(ds_device **out, const char *kernels, ds_err *err)
 {
     static const ds_device_fns fns = {
@@ -454,7 +461,7 @@ ds_rc locked_create(ds_device **out, const char *kernels, ds_err *err)
         die("only one at a time");
     l->cpu = cpu;
     l->k = cpu->k;
-    l->base = (ds_device){ .fn = &fns, .name = "locked", .k = cpu->k };
+    l->base = (ds_device){ .fn = &fns, .name = "locked", .k = cpu->k, .async = true };
     l->known = mmap(NULL, REGION_BYTES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     l->real = mmap(NULL, REGION_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (l->known == MAP_FAILED || l->real == MAP_FAILED)

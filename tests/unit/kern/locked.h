@@ -14,5 +14,7 @@
 
 /* kernels: as ds_kern_init. Close with ds_device_close; what was allocated must have been freed. */
 ds_rc locked_create(ds_device **out, const char *kernels, ds_err *err);
+/* From now on waits say DS_E_DEVICE, as those of a device that died; false: no more. */
+void locked_break(bool broken);
 
 #endif

@@ -651,6 +651,21 @@ static void sample(ds_exec *e, const ds_op_sample *a)
     free(seq);
 }
 
+static void accept_draws(ds_exec *e, const ds_op_accept *a)
+{
+    ds_exec *x = begin(e);
+    ds_op_accept b = *a;
+    size_t rows = 0;
+    for (uint32_t s = 0; s < a->n; s++)
+        rows += a->first[s].count;
+    b.drawn = in(a->drawn, a->n * sizeof *a->drawn);
+    b.first = in(a->first, a->n * sizeof *a->first);
+    b.seq = io(a->seq, a->n * sizeof *a->seq);
+    b.id = io(a->id, rows * sizeof *a->id);
+    b.draw = io(a->draw, a->n * sizeof *a->draw);
+    RUN(accept);
+}
+
 /* ---- the table ---- */
 
 void remote_close(void)
@@ -712,6 +727,7 @@ ds_rc remote_open(ds_kern *k, ds_device *d, ds_err *err)
                     .rope2d = rope2d,
                     .vit_attention = vit_attention,
                     .cells = cells,
-                    .sample = sample };
+                    .sample = sample,
+                    .accept = accept_draws };
     return DS_OK;
 }

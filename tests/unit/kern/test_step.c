@@ -312,6 +312,51 @@ static void a_mask_that_forbids_all_ends_it(void **state)
     v->k.sample(&v->e, &(ds_op_sample){ .logits = logits, .ld = 4, .vocab = 4, .seq = &q, .n_seqs = 0, .out = &out });
 }
 
+/* The rows in front weren't what they should be: nothing is drawn from them, and nothing counted. */
+static void after_a_fault_nothing_is_drawn(void **state)
+{
+    variant *v = *state;
+    static const float logits[4] = { 1, 2, 3, NAN };
+    uint32_t count[4] = { 0 };
+    ds_sample_rows q = { .how = { .top_p = 1.0, .repetition_penalty = 1.0, .frequency_penalty = 0.5, .n_output = count }, .n = 1 };
+    ds_drawn out = { .n = 9 };
+
+    v->fault = (ds_fault){ .kind = DS_FAULT_FINITE, .busy = 1 };
+    v->k.sample(&v->e, &(ds_op_sample){ .logits = logits, .ld = 4, .vocab = 4, .seq = &q, .n_seqs = 1, .out = &out });
+    v->fault = (ds_fault){ 0 };
+    assert_int_equal(out.n, 0);
+    for (int i = 0; i < 4; i++)
+        assert_int_equal(count[i], 0);
+}
+
+static void blocks_begin_behind_the_draws(void **state)
+{
+    variant *v = *state;
+    enum { N = 3, B = 4 };
+    static const ds_drawn drawn[N] = { { .n = 1, .token = { 7 } }, { .n = 3, .token = { 4, 5, 6 } }, { .none = true } };
+    static const int32_t want[N * B] = { 7, 99, 99, 99, 6, 99, 99, 99, 0, 99, 99, 99 };
+    ds_seq_rows first[N], seq[N];
+    ds_sample_rows draw[N] = { { .index = 10 }, { .index = 20 }, { .index = 30 } };
+    int32_t id[N * B];
+    ds_op_accept op = { .drawn = drawn, .first = first, .n = N, .fill = 99, .seq = seq, .id = id };
+
+    for (uint32_t s = 0; s < N; s++)
+        first[s] = (ds_seq_rows){ .pos0 = (int32_t)(100 * s), .row0 = s * B, .count = B, .slot = s + 5, .tail = DS_NO_SLOT, .win_lo = 3 };
+    for (int turn = 0; turn < 2; turn++) {
+        v->k.accept(&v->e, &op);
+        assert_memory_equal(id, want, sizeof want);
+        for (uint32_t s = 0; s < N; s++) {
+            ds_seq_rows q = first[s];
+            q.pos0 += s == 1 ? 2 : 0;
+            assert_memory_equal(&seq[s], &q, sizeof q);
+            assert_int_equal(draw[s].index, 10 * (s + 1) + (turn && s == 1 ? 2 : 0));
+        }
+        op.draw = draw;
+    }
+    op.n = 0;
+    v->k.accept(&v->e, &op);
+}
+
 int main(int argc, char **argv)
 {
     static const struct CMUnitTest tests[] = {
@@ -321,6 +366,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(drafts_never_change_what_is_drawn),
         cmocka_unit_test(draws_from_a_large_vocabulary),
         cmocka_unit_test(a_mask_that_forbids_all_ends_it),
+        cmocka_unit_test(after_a_fault_nothing_is_drawn),
+        cmocka_unit_test(blocks_begin_behind_the_draws),
     };
     return ds_test_every_variant(tests, argc, argv);
 }
