@@ -6,12 +6,10 @@
  *
  * Probabilities, relative to the likeliest token's, are whole multiples of 2^-shift (shift >= 30, 45 for 129,280
  * tokens): sums are exact whatever their order, so a draw is a pure function as the op promises, and the token at a
- * place of the cumulated distribution is found by halving intervals instead of sorting. It is that of ref unless
- * their roundings lie on both sides of a border (about 2^-44 of the draws). Tokens less likely than 2^-shift aren't
- * drawn.
+ * place of the cumulated distribution is found without sorting. It is that of ref unless their roundings lie on both
+ * sides of a border. Tokens less likely than 2^-shift aren't drawn.
  *
- * Bound by passes of one SM over a row in the L2: 2 for a greedy draw, 6 with temperature, 6 more with top-k and
- * top-p each. */
+ * Passes of one SM over a row in the L2: 1 for a greedy draw, 5 with temperature, 3 more with top-k and top-p each. */
 #include "common.cuh"
 
 enum { THREADS = 1024, BLOCKS = 128, BIAS_TILE = 1024 };
