@@ -36,6 +36,9 @@ chaos: all
 	CHAOS_SECONDS=$(CHAOS_SECONDS) DEEPSERVE=$(abspath $(BUILD))/deepserve python3 -m pytest -q -s tests/e2e/test_server_chaos.py
 wheel: all
 	tools/wheel.py $(BUILD)
+# Devices that fail in every way, until ten million blocks were fetched and looked at.
+nightly: all
+	$(BUILD)/tests/unit/kvstore/test_kvstore_faults 10000000
 deb: all
 	tools/deb.sh $(BUILD)
 # The recipe next to its peers (tests/requirements.txt): the same results, and how fast.
@@ -46,4 +49,4 @@ recipe-peer: all .venv/bin/python
 .venv/bin/python:
 	python3 -m venv --system-site-packages .venv
 	.venv/bin/pip install -q -r tests/requirements.txt
-.PHONY: all deps demo test sanitize bench fuzz format check install gpu-test chaos deb wheel recipe-peer
+.PHONY: nightly all deps demo test sanitize bench fuzz format check install gpu-test chaos deb wheel recipe-peer

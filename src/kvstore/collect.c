@@ -19,7 +19,7 @@ static uint32_t digit_of(const uint32_t count[DIGITS], size_t keep, size_t *abov
     return 0;
 }
 
-uint64_t ds_collect_cutoff(const uint64_t *used, size_t n, size_t keep)
+uint64_t ds_collect_cutoff(const uint64_t *rank, size_t n, size_t keep)
 {
     static _Thread_local uint32_t count[DIGITS]; /* 256 KiB: too much for a stack */
     uint64_t prefix = 0;
@@ -32,8 +32,8 @@ uint64_t ds_collect_cutoff(const uint64_t *used, size_t n, size_t keep)
     for (int shift = 48; shift >= 0; shift -= 16) { /* digit by digit, among those that agree in the digits before */
         memset(count, 0, sizeof count);
         for (size_t i = 0; i < n; i++)
-            if (shift == 48 || used[i] >> (shift + 16) == prefix)
-                count[used[i] >> shift & (DIGITS - 1)]++;
+            if (shift == 48 || rank[i] >> (shift + 16) == prefix)
+                count[rank[i] >> shift & (DIGITS - 1)]++;
         prefix = prefix << 16 | digit_of(count, keep, &above);
         keep -= above;
     }

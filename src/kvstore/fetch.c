@@ -152,6 +152,7 @@ ds_rc ds_kvs_fetch_begin(ds_kvs *st, uint32_t layout, const ds_kvstore_fetch_req
     }
     f->n = r->n;
     f->begun_ns = now;
+    f->use_us = ds_kvs_use_us(st);
     f->deadline_ns = r->deadline_ns ? r->deadline_ns : now + DEFAULT_LIMIT_NS;
     f->done = r->done;
     f->ctx = r->ctx;
@@ -280,7 +281,7 @@ static ds_kvstore_cause read_block(ds_kvs *st, ds_volume_reader *r, ds_kvs_fetch
     DS_KVS_COUNT(st, read_ns, ds_now_ns() - t);
     if (got == DS_READ_OK) {
         note_time(st, ds_now_ns() - t);
-        ds_index_touch(st->ix, h->record, ds_kvs_use_us(st));
+        ds_index_touch(st->ix, h->record, f->use_us);
     }
     return cause_of(got, atomic_load_explicit(&f->stop, memory_order_relaxed));
 }

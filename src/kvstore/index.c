@@ -232,6 +232,13 @@ uint32_t ds_index_end(const ds_index *x)
 
 /* ---- looking up ---- */
 
+static uint32_t extent_of(const ds_index *x, uint32_t r)
+{
+    const uint64_t *p = x->ix.record + (size_t)r * DS_IX_RECORD_WORDS;
+
+    return (uint32_t)load(p + 5 + (load(p + 4) >> 33 & 1));
+}
+
 static void hit_of(ds_index_hit *hit, const ds_ix_found *f)
 {
     *hit = (ds_index_hit){ .place = { .segment = f->segment,
@@ -268,19 +275,23 @@ uint32_t ds_index_find_many(const ds_index *x, const ds_key *keys, uint32_t n, d
             words_of(w[i], &keys[from + i]);
             __builtin_prefetch(ix->bucket + (size_t)ds_ix_home(ix, w[i]) * DS_IX_BUCKET_WORDS);
         }
+        uint32_t guess[BATCH];
         for (uint32_t i = 0; i < m; i++) { /* a guess at the record, only to have it near */
             const uint64_t *b = ix->bucket + (size_t)ds_ix_home(ix, w[i]) * DS_IX_BUCKET_WORDS;
             uint32_t tag = ds_ix_tag(w[i]);
+            guess[i] = DS_INDEX_NONE;
             for (int j = 0; j < DS_IX_ENTRIES; j++) {
                 uint64_t e = load(b + j);
                 if ((uint32_t)(e >> 32) == tag && (uint32_t)e != 0) {
-                    const uint64_t *p = ix->record + ((size_t)(uint32_t)e - 1) * DS_IX_RECORD_WORDS;
-                    __builtin_prefetch(p);
-                    __builtin_prefetch(p + DS_IX_RECORD_WORDS - 1);
+                    guess[i] = (uint32_t)e - 1;
+                    __builtin_prefetch(ix->record + (size_t)guess[i] * DS_IX_RECORD_WORDS);
                     break;
                 }
             }
         }
+        for (uint32_t i = 0; i < m; i++) /* and at its extent */
+            if (guess[i] < ix->max_blocks)
+                __builtin_prefetch(ix->extent + (size_t)extent_of(x, guess[i]) * DS_IX_EXTENT_WORDS);
         for (uint32_t i = 0; i < m; i++) {
             ds_ix_found f;
             if (ds_ix_find(ix, w[i], &f, load)) {
@@ -361,13 +372,6 @@ static void leave_extent(ds_index *x, uint32_t e)
         x->free_extent[x->n_free_extent++] = e;
 }
 
-static uint32_t extent_of(const ds_index *x, uint32_t r)
-{
-    const uint64_t *p = x->ix.record + (size_t)r * DS_IX_RECORD_WORDS;
-
-    return (uint32_t)load(p + 5 + (load(p + 4) >> 33 & 1));
-}
-
 static uint32_t new_record(ds_index *x)
 {
     uint32_t r = x->free_record;
@@ -396,6 +400,11 @@ ds_rc ds_index_insert(ds_index *x, const ds_index_extent *e, uint32_t *last, ds_
     assert(x->owner && e->n >= 1 && e->at + e->n <= e->of);
     if (!has_room(x, e))
         return ds_fail(err, DS_E_AGAIN, "the index's %u blocks are all in use", x->ix.max_blocks);
+    for (uint32_t i = 0; i < e->n; i++) { /* all their misses at once */
+        uint64_t w[4];
+        words_of(w, &e->keys[i]);
+        __builtin_prefetch(x->ix.bucket + (size_t)ds_ix_home(&x->ix, w) * DS_IX_BUCKET_WORDS, 1);
+    }
     extent = new_extent(x, e->segment, e->offset, e->of);
     x->alive[extent] = 1; /* ours while it fills */
     for (uint32_t i = 0; i < e->n; i++) {

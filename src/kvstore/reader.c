@@ -17,6 +17,7 @@ typedef struct {
     bool busy;         /* an operation is in flight that writes to buf */
     uint32_t call;     /* which call it is of */
     size_t skip, want; /* bytes of buf in front of the record; that must have arrived */
+    struct __kernel_timespec stall;
 } lane;
 
 struct ds_volume_reader {
@@ -124,7 +125,13 @@ static bool ask(call *c, uint32_t d)
         return false;
     }
     q = io_uring_get_sqe(&r->ring); /* room for two a device, and a lane has at most one in flight */
-    io_uring_prep_read(q, c->s->fd[d], l->buf, (unsigned)whole, from);
+    uint64_t stall = r->v->faults ? r->v->faults->stall_ns(r->v->faults->ctx, d) : 0;
+    if (stall) {
+        l->stall = (struct __kernel_timespec){ .tv_sec = (long long)(stall / 1000000000), .tv_nsec = (long long)(stall % 1000000000) };
+        io_uring_prep_timeout(q, &l->stall, 0, 0);
+    } else {
+        io_uring_prep_read(q, c->s->fd[d], l->buf, (unsigned)whole, from);
+    }
     io_uring_sqe_set_data64(q, d);
     l->skip = skip;
     l->want = want;
@@ -147,6 +154,11 @@ static uint32_t ask_more(call *c, uint32_t n)
     return asked;
 }
 
+static const ds_vol_faults *faults_of(const call *c)
+{
+    return c->r->v->faults;
+}
+
 /* A device's answer: is it the shard that we want? */
 static void take(call *c, lane *l, int res)
 {
@@ -156,6 +168,8 @@ static void take(call *c, lane *l, int res)
     ds_seg_record rec;
 
     c->waiting--;
+    if (faults_of(c) && res > 0)
+        res = faults_of(c)->read(faults_of(c)->ctx, d, l->buf, res);
     if (res < 0 || (size_t)res < l->want) {
         c->info.failed++;
         return;

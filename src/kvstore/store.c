@@ -14,6 +14,7 @@ enum { DEFAULT_READERS = 4, MAX_READERS = 64, DEFAULT_QUEUE = 256, MAX_QUEUE = 1
 enum { DEFAULT_INDEX = 4 << 20, MIN_INDEX = 4096 };
 #define DEFAULT_SEGMENT ((uint64_t)256 << 20)
 #define MIN_SEGMENT ((uint64_t)64 << 10)
+#define ROOMY_SEGMENT ((uint64_t)2 << 20)
 
 static ds_kvs *of(ds_kvstore *s)
 {
@@ -353,8 +354,12 @@ static uint64_t segment_bytes_for(const ds_kvstore_opts *o)
 {
     uint64_t s = o->segment_bytes ? o->segment_bytes : DEFAULT_SEGMENT;
 
-    if (o->capacity_bytes && s > o->capacity_bytes / (16 * (uint64_t)o->n_dirs))
-        s = o->capacity_bytes / (16 * (uint64_t)o->n_dirs);
+    if (o->capacity_bytes) { /* many, so that what collection needs left free is little; not too small to hold blocks */
+        uint64_t few = o->capacity_bytes / (16 * (uint64_t)o->n_dirs), many = o->capacity_bytes / (128 * (uint64_t)o->n_dirs);
+        many = many > ROOMY_SEGMENT ? many : ROOMY_SEGMENT;
+        s = s < few ? s : few;
+        s = s < many ? s : many;
+    }
     return s / DS_SEG_ALIGN * DS_SEG_ALIGN;
 }
 

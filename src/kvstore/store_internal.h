@@ -30,6 +30,7 @@ typedef struct ds_kvs_fetch {
     atomic_bool stop; /* set under mu, read by readers without it: a word to hurry */
     /* [const] while used */
     uint64_t begun_ns, deadline_ns;
+    uint64_t use_us; /* one time for all of its blocks */
     ds_key *keys;
     ds_index_hit *hits;
     uint8_t **blocks;

@@ -10,7 +10,11 @@
 #include "base/err.h"
 #include "kvstore/collect.h"
 
-enum { HOUR_S = 3600, SLOW_BYTES_S = 64 << 20 };
+enum {
+    HOUR_S = 3600,
+    SLOW_BYTES_S = 64 << 20,
+    BATCHES = 128, /* parts of the capacity that are freed at a time: a look at all blocks is a small part of writing one */
+};
 
 /* ---- one segment ---- */
 
@@ -261,8 +265,8 @@ bool ds_kvs_fits(const ds_kvs *st, uint64_t bytes, uint64_t blocks)
 typedef struct {
     ds_kvs *st;
     uint64_t cutoff;
-    uint64_t *used; /* of live blocks */
-    size_t n_used;
+    uint64_t *rank; /* of live blocks */
+    size_t n_rank;
     uint64_t live_bytes;
     ds_collect_segment *seg;
     size_t n_seg, cap_seg;
@@ -321,9 +325,14 @@ static ds_collect_segment *segment_in(survey *y, uint64_t segment)
     return low < y->n_seg && y->seg[low].segment == segment ? &y->seg[low] : NULL;
 }
 
+static uint64_t rank_of(const ds_index_info *b)
+{
+    return ds_collect_rank(b->used, b->depth);
+}
+
 static bool used_lately(void *ctx, const ds_index_info *b)
 {
-    return b->used >= *(const uint64_t *)ctx;
+    return rank_of(b) >= *(const uint64_t *)ctx;
 }
 
 /* Looks at every block. `target`: bytes of blocks that may stay. */
@@ -334,18 +343,18 @@ static bool look_around(survey *y, uint64_t target, uint64_t max_blocks)
     ds_index_info b;
     uint64_t keep;
 
-    y->used = malloc(((size_t)ds_index_blocks(st->ix) + 1) * sizeof *y->used);
-    if (!y->used)
+    y->rank = malloc(((size_t)ds_index_blocks(st->ix) + 1) * sizeof *y->rank);
+    if (!y->rank)
         return false;
     pass_uses_up(st);
     for (uint32_t r = 0; r < end; r++)
         if (ds_index_at(st->ix, r, &b)) {
-            y->used[y->n_used++] = b.used;
+            y->rank[y->n_rank++] = rank_of(&b);
             y->live_bytes += block_cost(st, &b);
         }
-    keep = y->live_bytes > target ? (uint64_t)((long double)y->n_used * (long double)target / (long double)y->live_bytes) : y->n_used;
+    keep = y->live_bytes > target ? (uint64_t)((long double)y->n_rank * (long double)target / (long double)y->live_bytes) : y->n_rank;
     keep = keep < max_blocks ? keep : max_blocks;
-    y->cutoff = ds_collect_cutoff(y->used, y->n_used, keep);
+    y->cutoff = ds_collect_cutoff(y->rank, y->n_rank, keep);
     ds_volume_each(st->v, add_segment, y);
     for (uint32_t r = 0; r < end && !y->nomem; r++)
         if (ds_index_at(st->ix, r, &b)) {
@@ -353,7 +362,7 @@ static bool look_around(survey *y, uint64_t target, uint64_t max_blocks)
             if (!s)
                 continue;
             s->live++;
-            if (b.used >= y->cutoff) {
+            if (rank_of(&b) >= y->cutoff) {
                 s->keep++;
                 s->keep_bytes += block_cost(st, &b);
             }
@@ -361,28 +370,29 @@ static bool look_around(survey *y, uint64_t target, uint64_t max_blocks)
     return !y->nomem;
 }
 
-/* Takes blocks out that were used before the cutoff, without touching segments. */
+/* Takes blocks out that are below the cutoff, without touching segments. */
 static void thin_index(ds_kvs *st, uint64_t cutoff)
 {
     ds_index_info b;
 
     for (uint32_t r = 0, end = ds_index_end(st->ix); r < end; r++)
-        if (ds_index_at(st->ix, r, &b) && b.used < cutoff)
+        if (ds_index_at(st->ix, r, &b) && rank_of(&b) < cutoff)
             DS_KVS_COUNT(st, evicted, forget_record(st, r));
 }
 
 static bool collect(ds_kvs *st, uint64_t bytes, uint64_t blocks)
 {
     survey y = { .st = st };
-    uint64_t max = ds_index_max_blocks(st->ix), most = max - max / 32 > blocks ? max - max / 32 - blocks : 0, before = bytes_used(st),
-             want = 0;
+    uint64_t max = ds_index_max_blocks(st->ix), most = max - max / BATCHES > blocks ? max - max / BATCHES - blocks : 0,
+             before = bytes_used(st), want = 0;
     bool moved = false;
 
     if (st->capacity) {
-        uint64_t away = bytes + reserve(st) + st->capacity / 32;
+        uint64_t away = bytes + reserve(st) + st->capacity / BATCHES;
         want = before + away > st->capacity ? before + away - st->capacity : 0;
         most = ds_index_blocks(st->ix) + blocks <= max ? max : most;
-        if (!look_around(&y, st->capacity > away ? st->capacity - away : 0, most))
+        uint64_t old = away + st->capacity / DS_COLLECT_SLACK;
+        if (!look_around(&y, st->capacity > old ? st->capacity - old : 0, most))
             goto end;
     } else if (!look_around(&y, UINT64_MAX, most)) {
         goto end;
@@ -401,7 +411,7 @@ static bool collect(ds_kvs *st, uint64_t bytes, uint64_t blocks)
                                 NULL) == DS_OK ||
                 moved;
 end:
-    free(y.used);
+    free(y.rank);
     free(y.seg);
     return moved;
 }

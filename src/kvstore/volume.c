@@ -424,7 +424,7 @@ static uint32_t writable(const ds_volume *v, const ds_vol_segment *s)
     return n;
 }
 
-static bool write_all(int fd, const uint8_t *p, size_t n, uint64_t at)
+static bool write_all_of(int fd, const uint8_t *p, size_t n, uint64_t at)
 {
     while (n) {
         ssize_t w = pwrite(fd, p, n, (off_t)at);
@@ -437,6 +437,18 @@ static bool write_all(int fd, const uint8_t *p, size_t n, uint64_t at)
         n -= (size_t)w;
     }
     return true;
+}
+
+static bool write_all(const ds_volume *v, uint32_t d, int fd, uint8_t *p, size_t n, uint64_t at)
+{
+    bool lie = false;
+    int64_t part = v->faults ? v->faults->write(v->faults->ctx, d, p, n, &lie) : (int64_t)n;
+
+    if (part < 0)
+        return false;
+    if (part < (int64_t)n)
+        return write_all_of(fd, p, (size_t)part, at) && lie;
+    return write_all_of(fd, p, n, at);
 }
 
 /* fdatasync on every device that has it, side by side. */
@@ -457,8 +469,9 @@ static void sync_segment(ds_volume *v, ds_vol_segment *s)
         if (e < 0 && e != -EINTR && e != -EAGAIN && e != -EBUSY)
             break;
         while (left && io_uring_peek_cqe(&v->ring, &c) == 0) {
-            if (c->res < 0)
-                give_up(v, s, (uint32_t)io_uring_cqe_get_data64(c));
+            uint32_t d = (uint32_t)io_uring_cqe_get_data64(c);
+            if (c->res < 0 || (v->faults && v->faults->sync(v->faults->ctx, d) < 0))
+                give_up(v, s, d);
             io_uring_cqe_seen(&v->ring, c);
             left--;
         }
@@ -497,8 +510,11 @@ static void remove_files(const ds_volume *v, uint64_t segment)
 
     ds_vol_file_name(name, segment);
     for (uint32_t d = 0; d < v->n; d++)
-        if (v->dir[d] >= 0)
+        if (v->dir[d] >= 0) {
+            if (v->faults)
+                v->faults->remove(v->faults->ctx, d);
             unlinkat(v->dir[d], name, 0);
+        }
 }
 
 /* The file of one device: its header, and a second descriptor to read by. False: this device won't have the segment. */
@@ -516,7 +532,7 @@ static bool begin_on(const ds_volume *v, ds_vol_segment *s, uint32_t d)
     s->write_fd[d] = openat(v->dir[d], name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (s->write_fd[d] < 0)
         return false;
-    if (write_all(s->write_fd[d], head, sizeof head, 0) && fsync(v->dir[d]) == 0)
+    if (write_all(v, d, s->write_fd[d], head, sizeof head, 0) && fsync(v->dir[d]) == 0)
         s->fd[d] = ds_vol_open_file(v, d, h.segment);
     return s->fd[d] >= 0;
 }
@@ -547,10 +563,11 @@ static ds_rc begin(ds_volume *v, const ds_volume_extent *x, ds_err *err)
             give_up(v, s, d);
         else if (s->write_fd[d] < 0 && v->dir[d] >= 0)
             note_bad(v, d);
-    if (writable(v, s) < need(v)) {
+    uint32_t took = writable(v, s);
+    if (took < need(v)) {
         remove_files(v, s->h.segment);
         ds_vol_give(s);
-        return ds_fail(err, DS_E_IO, "a new segment: %u of %u devices took it, %u are needed", writable(v, s), v->n, need(v));
+        return ds_fail(err, DS_E_IO, "a new segment: %u of %u devices took it, %u are needed", took, v->n, need(v));
     }
     if (!ds_vol_insert(v, s)) {
         remove_files(v, s->h.segment);
@@ -574,7 +591,8 @@ void ds_vol_seal(ds_volume *v, ds_vol_segment *s)
     if (foot) { /* without one the extents are found by their headers */
         ds_seg_footer_write(foot, s->items, s->n_items, s->used, &s->h);
         for (uint32_t d = 0; d < v->n; d++)
-            if (s->write_fd[d] >= 0 && (ftruncate(s->write_fd[d], (off_t)s->used) != 0 || !write_all(s->write_fd[d], foot, bytes, s->used)))
+            if (s->write_fd[d] >= 0 &&
+                (ftruncate(s->write_fd[d], (off_t)s->used) != 0 || !write_all(v, d, s->write_fd[d], foot, bytes, s->used)))
                 give_up(v, s, d);
         account(v, s, bytes * v->n, true);
         sync_segment(v, s);
@@ -602,7 +620,8 @@ static ds_rc segment_for(ds_volume *v, const ds_volume_extent *x, ds_vol_segment
     if (s && (full || memcmp(s->h.layout, x->layout, 32) != 0 || s->h.block_bytes != x->block_bytes || writable(v, s) < need(v) ||
               x->expires_s < s->h.expires_s || x->expires_s >= s->h.expires_s + HOUR_S)) {
         rc = ds_volume_commit(v, err);
-        ds_vol_seal(v, s);
+        if (v->open[x->klass]) /* a commit that failed has sealed it already, and it may be gone */
+            ds_vol_seal(v, s);
         s = NULL;
     }
     if (rc == DS_OK && !s)
@@ -693,7 +712,7 @@ ds_rc ds_volume_append(ds_volume *v, const ds_volume_extent *x, ds_volume_place 
         ds_seg_extent_write(v->buf[d], &e, &s->h);
         memset(v->buf[d] + head, 0, ds_seg_record_at(x->n, 0, s->h.shard_bytes) - head);
         memset(v->buf[d] + end, 0, bytes - end);
-        if (s->write_fd[d] >= 0 && !write_all(s->write_fd[d], v->buf[d], bytes, s->used))
+        if (s->write_fd[d] >= 0 && !write_all(v, d, s->write_fd[d], v->buf[d], bytes, s->used))
             give_up(v, s, d);
     }
     if (writable(v, s) < need(v))

@@ -25,8 +25,22 @@ typedef struct {
     uint64_t n_items, cap_items, n_committed;
 } ds_vol_segment;
 
+/* What a test makes of operations on devices. Called by whoever does the operation, at the same time by many. */
+typedef struct {
+    void *ctx;
+    /* Before a file's bytes are written: they may be changed. How many of the n are to be written, n: all; fewer: the
+     * device fails then; or a negative errno. *lie: the rest isn't written, and nobody is told. */
+    int64_t (*write)(void *ctx, uint32_t device, uint8_t *bytes, size_t n, bool *lie);
+    int (*sync)(void *ctx, uint32_t device);    /* 0, or a negative errno; the data is synced or not */
+    void (*remove)(void *ctx, uint32_t device); /* before a file goes */
+    /* After a read: the bytes may be changed. What it is to have returned. */
+    int (*read)(void *ctx, uint32_t device, uint8_t *bytes, int returned);
+    uint64_t (*stall_ns)(void *ctx, uint32_t device); /* 0, or a read fails, but only after that time */
+} ds_vol_faults;
+
 struct ds_volume {
     /* [const] */
+    const ds_vol_faults *faults; /* NULL but in tests, where it is set before the first operation */
     uint32_t n, k, m;
     uint8_t store[16];
     uint64_t segment_bytes, capacity_bytes;
