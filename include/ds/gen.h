@@ -43,14 +43,27 @@
 #define DS_GEN_PRIORITIES 8 /* 0 = first served .. 7 */
 enum { DS_GEN_MAX_STOP_IDS = 64 };
 
-/* Allowed tokens of constrained decoding. For each sample: mask() before a draw, accept() after it, strictly
- * alternating, each token once and in order; what is accepted is never taken back. Called on device threads, never
- * two at once for one sample. A draft that mask() forbids ends the verified prefix. */
+/* Which tokens may come next, for constrained texts: a table of functions, so that whoever asks for a text (a server,
+ * a test, the other end of a wire) brings its own. An engine asks for masks while its device computes and reads the
+ * rows that it needs afterwards; a sample whose masks aren't there in time waits for them and nobody else does.
+ *
+ * For a sample, never two calls at once, on threads of the engine's: accept() with what was drawn since the masks
+ * before, each token once and in order, nothing of it ever taken back; then masks(). The last tokens of a text may
+ * never be accepted, and masks() may be asked again for the same text, for other drafts. */
 typedef struct {
+    /* Row r, at words + r * ld, is for the place behind the text and drafts 0 .. r-1: bit i % 32 of word i / 32 for
+     * every token i that may stand there, all other bits of the vocabulary's words clear (they hold anything
+     * before). Ids that end a text are tokens like any other. Returns the number of rows that are filled in: one, and
+     * one more for each draft in front of the first that may not stand where it does. 0: the text can't go on, and
+     * the sample ends with DS_ENDED_FAILED, as it does where a row allows nothing. */
+    uint32_t (*masks)(void *ctx, uint32_t sample, const int32_t *drafts, uint32_t n, uint32_t *words, size_t ld);
+    void (*accept)(void *ctx, uint32_t sample, const int32_t *tokens, uint32_t n);
+} ds_gen_grammar_fn;
+
+/* fn stays what it is until the request's last event; ctx too. */
+typedef struct {
+    const ds_gen_grammar_fn *fn;
     void *ctx;
-    /* Sets bit i % 32 of words[i / 32] for every allowed token (all bits are clear before). False: everything is allowed. */
-    bool (*mask)(void *ctx, uint32_t sample, uint32_t *words);
-    void (*accept)(void *ctx, uint32_t sample, int32_t token);
 } ds_gen_grammar;
 
 /* Whether a prefix hit may go on by replay, or on what a replay left, whose bits differ from those of a cold run. */

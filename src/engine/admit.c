@@ -70,6 +70,8 @@ static void release_seat(ds_eng_loop *e, ds_eng_sample *s)
 {
     if (s->seat == NONE)
         return;
+    if (s->dev.grammar)
+        e->dev->fn->forget(e->dev, &s->dev, s->seat);
     ds_states_give_seat(&e->states, s->seat);
     s->seat = NONE;
     e->running[s->run_index] = e->running[--e->n_running];

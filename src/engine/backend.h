@@ -56,7 +56,7 @@ typedef struct {
 typedef struct {
     /* [const] */
     ds_sampler *sampler;           /* NULL on a stub. [device] while rows are in flight: counts of penalties */
-    const ds_gen_grammar *grammar; /* NULL: none */
+    const ds_gen_grammar *grammar; /* NULL: none. Asked by the device, for rows of a step and until `forget` */
     const struct ds_rules *rules;  /* NULL: none */
     int32_t *tail;                 /* [device] the last ids of the output: [ds_rules_memory] */
     uint32_t n_tail;               /* [device] */
@@ -76,6 +76,9 @@ typedef struct {
     float *prompt_lp;
     uint32_t *prompt_rank;
     ds_gen_logprob *prompt_top; /* [n_prompt][n_prompt_top]; NULL: n_prompt_top is 0 */
+    /* [device] drawn, and not known to the grammar */
+    uint32_t n_unread;
+    int32_t unread[DS_DEV_MAX_DRAFTS + 1];
     /* [atomic] set by the loop: rows are skipped from now on. Relaxed: only saves work */
     atomic_bool stopped;
 } ds_dev_sample;
@@ -103,12 +106,13 @@ typedef struct {
 
 typedef struct {
     _Alignas(64) uint32_t pos; /* positions processed */
-    uint32_t n_tokens;         /* drawn, 0 .. 1 + drafts; the last one stands at `pos` */
-    uint32_t drafted;          /* draft rows that were verified */
-    bool ended;                /* the last token is a stop id, or it is the last that fits */
-    bool skipped;              /* stopped, or ended before: nothing ran and nothing else here is set */
-    bool saved;                /* save_to holds the state for position pos rounded down to a block */
-    ds_rc rc;                  /* this sequence failed: n_tokens are good, nothing more comes */
+    uint32_t
+        n_tokens; /* drawn, 0 .. 1 + drafts; the last one stands at `pos`. 0 where some were wanted: masks weren't there, the text is where it was */
+    uint32_t drafted; /* draft rows that were verified */
+    bool ended;       /* the last token is a stop id, or it is the last that fits */
+    bool skipped;     /* stopped, or ended before: nothing ran and nothing else here is set */
+    bool saved;       /* save_to holds the state for position pos rounded down to a block */
+    ds_rc rc;         /* this sequence failed: n_tokens are good, nothing more comes */
     int32_t token[DS_DEV_MAX_DRAFTS + 1];
     float logprob[DS_DEV_MAX_DRAFTS + 1];
     ds_gen_logprob *top; /* [MAX_DRAFTS + 1][MAX_TOP], memory of the step */
@@ -138,6 +142,9 @@ typedef struct {
     void (*submit)(ds_backend *b, ds_dev_step *s);
     void (*wait)(ds_backend *b, ds_dev_step *s); /* s: the oldest that was submitted */
     void (*destroy)(ds_backend *b);              /* nothing may be in flight */
+    /* A sample with a grammar leaves its slot, and none of its rows is on the device: when this returns, nobody calls its grammar. May wait
+     * for a mask that is being made */
+    void (*forget)(ds_backend *b, ds_dev_sample *s, uint32_t slot);
 } ds_backend_fns;
 
 struct ds_backend {
@@ -173,7 +180,7 @@ void ds_backend_cpu_hook(ds_backend *b, ds_draft_hook *fn, void *ctx); /* while 
 
 /* A thread that owns a runner and the pool. */
 ds_rc ds_backend_cpu_create(ds_backend **out, const ds_model *m, ds_pool *pool, const ds_backend_size *size, ds_err *err);
-bool ds_backend_cpu_bytes(const ds_model *m, const ds_backend_size *size,
-                          ds_runner_size *out); /* that its runner takes; false: sizes overflow */
+/* What it takes: its runner, and masks (stage). False: sizes overflow. */
+bool ds_backend_cpu_bytes(const ds_model *m, const ds_backend_size *size, ds_runner_size *out);
 
 #endif

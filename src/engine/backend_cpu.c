@@ -1,9 +1,10 @@
 /* A model on its device: a thread that owns a runner, and runs steps in the order in which they come.
  *
- * A step: operations; drafts for the sequences that verify some; one pass through the model; draws; copies of
- * states. Drafts are kept when they equal the draw at their place. Each output position has one draw from the target
- * distribution, a pure function of the sample's seed and the position: what was drafted only decides how many draws
- * a step gives, so the target distribution holds trivially, and a text has the same tokens with and without drafts. */
+ * A step: operations; drafts for the sequences that verify some; one pass through the model, while other threads make
+ * masks for the sequences that have grammars; draws; copies of states. Drafts are kept when they equal the draw at
+ * their place. Each output position has one draw from the target distribution, a pure function of the sample's seed
+ * and the position: what was drafted only decides how many draws a step gives, so the target distribution holds
+ * trivially, and a text has the same tokens with and without drafts. */
 #include <assert.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -12,6 +13,7 @@
 #include "base/clock.h"
 #include "base/pool.h"
 #include "engine/backend.h"
+#include "engine/masks.h"
 #include "engine/rules.h"
 #include "kern/device.h"
 
@@ -31,8 +33,13 @@ typedef struct {
     int32_t token[DS_DEV_MAX_DRAFTS + 1];
     float chance[DS_DEV_MAX_DRAFTS]; /* that all drafts up to here are kept, as the confidence head sees it */
     uint32_t logit;                  /* the first row of logits, counted in the step */
-    uint32_t to_draw;                /* rows from which nothing has been drawn yet */
+    uint32_t to_draw;                /* rows from which is still to be drawn: all of them, or 0 */
+    bool held;                       /* its masks aren't there: the step leaves it where it was */
 } job;
+
+/* A step waits for late masks for this part of the time that its pass took; where there is nobody else, whom it would
+ * hold up, so long. Then their rows are held back and computed again in the next one. */
+enum { MASK_PATIENCE = 8, MASK_PATIENCE_ALONE_NS = 20000000 };
 
 typedef struct {
     ds_backend base;
@@ -53,10 +60,11 @@ typedef struct {
     uint32_t *drawing; /* jobs that are drawn for now */
     uint32_t *ahead;   /* slots of the sequences that drafts are made ahead for */
     uint32_t n_ahead;
-    live *ahead_of;  /* [n_ahead]: what they stand behind */
-    uint32_t *words; /* [max_seqs][n_words]: masks */
-    size_t n_words;
-    ds_mem mem;           /* words: stage memory */
+    live *ahead_of; /* [n_ahead]: what they stand behind */
+    ds_masks *masks;
+    size_t n_words;       /* of a mask */
+    ds_mem mem;           /* stage memory: masks, host buffers */
+    uint64_t patience_ns; /* when this step has waited long enough for masks */
     float *prompt_logits; /* [vocab] */
     ds_dev_step *now;
     ds_draft_hook *hook;
@@ -88,10 +96,26 @@ static ds_runner_opts runner_opts(const ds_backend_size *s, ds_pool *pool)
                              .pool = pool };
 }
 
+static uint32_t drafts_of(const ds_model_layout *lay)
+{
+    return lay->drafts < DS_DEV_MAX_DRAFTS ? lay->drafts : DS_DEV_MAX_DRAFTS;
+}
+
+static uint64_t mask_bytes(const ds_model_layout *lay, const ds_backend_size *size)
+{
+    return ds_masks_words_bytes(size->max_seqs, size->no_drafts ? 0 : drafts_of(lay), ((size_t)lay->vocab + 31) / 32);
+}
+
 bool ds_backend_cpu_bytes(const ds_model *m, const ds_backend_size *size, ds_runner_size *out)
 {
     ds_runner_opts o = runner_opts(size, NULL);
-    return ds_runner_bytes(m, &o, out);
+    ds_model_layout lay;
+
+    ds_model_layout_get(m, &lay);
+    if (!ds_runner_bytes(m, &o, out) || __builtin_add_overflow(out->total, mask_bytes(&lay, size), &out->total))
+        return false;
+    out->stage += mask_bytes(&lay, size);
+    return true;
 }
 
 /* ---- operations -------------------------------------------------------------------------------------------------- */
@@ -266,6 +290,68 @@ static void make_drafts(cpu_dev *d, ds_dev_step *s)
         s->draft_ns += ds_now_ns() - begin;
 }
 
+/* ---- masks ------------------------------------------------------------------------------------------------------- */
+
+/* Questions go out when the drafts are known, so that they are answered during the pass. */
+static void ask_for_masks(cpu_dev *d, const ds_dev_step *s)
+{
+    for (uint32_t i = 0; i < d->n_jobs; i++) {
+        job *j = &d->jobs[i];
+        const ds_dev_rows *r = &s->rows[j->row];
+        if (r->sample->grammar && (r->decode || r->draw))
+            ds_masks_ask(d->masks, r->slot, r->sample, j->token + 1, &j->drafts);
+    }
+}
+
+static void cpu_forget(ds_backend *b, ds_dev_sample *s, uint32_t slot)
+{
+    (void)s;
+    ds_masks_forget(((cpu_dev *)b)->masks, slot);
+}
+
+/* The masks of a job's rows. False: they aren't there yet. */
+static bool masks_of(cpu_dev *d, job *j, ds_sample_rows *q)
+{
+    const ds_dev_rows *r = &d->now->rows[j->row];
+    uint32_t rows = 0;
+
+    if (ds_masks_poll(d->masks, r->slot, &q->allowed, &rows) != DS_MASKS_THERE)
+        return false;
+    q->allowed_ld = d->n_words;
+    if (q->n > rows)
+        q->n = rows;
+    return true;
+}
+
+/* A row that is held back is computed again as a decoding one, of a token. */
+static bool can_be_held(const cpu_dev *d, const job *j)
+{
+    const ds_dev_rows *r = &d->now->rows[j->row];
+
+    return r->decode || !r->image || !r->image[r->n - 1];
+}
+
+/* Nothing can be drawn until more masks are there: waits for one, or holds back who waits. */
+static void wait_for_masks(cpu_dev *d)
+{
+    bool others = false, late = false;
+
+    for (uint32_t i = 0; i < d->n_jobs; i++) {
+        const job *j = &d->jobs[i];
+        others = others || (!j->to_draw && !j->held);
+        late = late || (j->to_draw && can_be_held(d, j));
+    }
+    if (ds_masks_wait(d->masks, others && late ? d->patience_ns : ds_now_ns() + MASK_PATIENCE_ALONE_NS))
+        return;
+    for (uint32_t i = 0; i < d->n_jobs; i++) {
+        job *j = &d->jobs[i];
+        if (!j->to_draw || !can_be_held(d, j))
+            continue;
+        j->held = true;
+        j->to_draw = 0;
+    }
+}
+
 /* ---- draws ------------------------------------------------------------------------------------------------------- */
 
 /* Where the first row that is drawn from stands. */
@@ -274,65 +360,65 @@ static uint32_t first_draw_pos(const ds_dev_rows *r, const job *j)
     return r->decode ? j->pos : r->pos + r->n - 1;
 }
 
-/* The mask of a row depends on the tokens in front of it. */
-static bool one_by_one(const ds_dev_sample *s)
-{
-    return s->grammar || (s->rules && ds_rules_memory(s->rules));
-}
-
-/* False: everything is allowed. */
-static bool mask(const cpu_dev *d, const ds_dev_sample *s, uint32_t *words)
-{
-    bool masked = false;
-
-    if (s->grammar) {
-        memset(words, 0, d->n_words * sizeof *words);
-        masked = s->grammar->mask(s->grammar->ctx, s->sample, words);
-    }
-    if (s->rules)
-        ds_rules_mask(s->rules, s->tail, s->n_tail, masked, words);
-    return masked || s->rules;
-}
-
 /* A token of the output, for the masks behind it. */
 static void remember(ds_dev_sample *s, int32_t token)
 {
     uint32_t most = s->rules ? ds_rules_memory(s->rules) : 0;
 
     if (s->grammar)
-        s->grammar->accept(s->grammar->ctx, s->sample, token);
+        s->unread[s->n_unread++] = token;
     if (s->n_tail == most && most)
         memmove(s->tail, s->tail + 1, --s->n_tail * sizeof *s->tail);
     if (most)
         s->tail[s->n_tail++] = token;
 }
 
-/* What is drawn next for a job: all its rows, or one, where the mask of the next depends on its token. */
-static void ask(cpu_dev *d, const job *j, ds_sample_rows *q, uint32_t *words)
+/* What the rules leave of each row's mask, or of all tokens where there is none. */
+static void apply_rules(cpu_dev *d, const job *j, ds_sample_rows *q, uint32_t *words)
+{
+    const ds_dev_sample *s = d->now->rows[j->row].sample;
+    int32_t tail[DS_RULES_MAX_LENGTH + DS_DEV_MAX_DRAFTS];
+    uint32_t n = s->n_tail;
+
+    if (n)
+        memcpy(tail, s->tail, n * sizeof *tail);
+    for (uint32_t i = 0; i < q->n; i++) {
+        if (i > 0)
+            tail[n++] = j->token[i];
+        ds_rules_mask(s->rules, tail, n, q->allowed != NULL, words + i * d->n_words);
+    }
+    q->allowed = words;
+    q->allowed_ld = d->n_words;
+}
+
+/* What is drawn for a job. False: not yet. */
+static bool ask(cpu_dev *d, job *j, ds_sample_rows *q)
 {
     const ds_dev_rows *r = &d->now->rows[j->row];
     const ds_dev_sample *s = r->sample;
-    uint32_t done = d->now->out[j->row].n_tokens;
 
     *q = (ds_sample_rows){ .how = *ds_sampler_how(s->sampler),
-                           .index = first_draw_pos(r, j) + done + 1 - s->n_prompt,
-                           .row = j->logit + done,
-                           .n = one_by_one(s) ? 1 : j->to_draw,
+                           .index = first_draw_pos(r, j) + 1 - s->n_prompt,
+                           .row = j->logit,
+                           .n = j->to_draw,
                            .n_top = s->n_top,
                            .logprobs = s->logprobs };
+    if (s->grammar && !masks_of(d, j, q))
+        return false;
     for (uint32_t i = 0; i + 1 < q->n; i++)
-        q->draft[i] = j->token[done + i + 1];
-    if (mask(d, s, words))
-        q->allowed = words;
+        q->draft[i] = j->token[i + 1];
+    if (s->rules)
+        apply_rules(d, j, q, ds_masks_words(d->masks, r->slot));
+    return true;
 }
 
-static void take_draws(cpu_dev *d, job *j, const ds_drawn *drawn, const ds_logprob *top)
+static void take_draws(const cpu_dev *d, job *j, const ds_drawn *drawn, const ds_logprob *top)
 {
     const ds_dev_rows *r = &d->now->rows[j->row];
     ds_dev_sample *s = r->sample;
     ds_dev_out *out = &d->now->out[j->row];
 
-    for (uint32_t i = 0; i < drawn->n; i++) {
+    for (uint32_t i = 0; i < drawn->n && !out->ended; i++) {
         uint32_t k = out->n_tokens++;
         out->token[k] = drawn->token[i];
         out->logprob[k] = drawn->logprob[i];
@@ -341,11 +427,8 @@ static void take_draws(cpu_dev *d, job *j, const ds_drawn *drawn, const ds_logpr
         remember(s, drawn->token[i]);
         out->ended = (drawn->stopped && i + 1 == drawn->n) || first_draw_pos(r, j) + k + 2 >= s->limit;
     }
-    if (drawn->none)
+    if (drawn->none || drawn->n == 0)
         out->rc = DS_E_ARG;
-    j->to_draw -= one_by_one(s) ? 1 : j->to_draw;
-    if (drawn->none || out->ended || (j->to_draw && out->token[out->n_tokens - 1] != j->token[out->n_tokens]))
-        j->to_draw = 0;
 }
 
 /* Log-probabilities of the prompt's tokens, each from the row in front of it. Rare, and so done by the host, on
@@ -397,7 +480,7 @@ static void draft_ahead(cpu_dev *d, const job *jobs, uint32_t n_jobs, uint32_t n
         const ds_dev_rows *r = &d->now->rows[jobs[i].row];
         uint32_t pos = first_draw_pos(r, &jobs[i]) + 1; /* of the first token drawn */
         some = some || (r->decode && r->drafts);
-        all = !one_by_one(r->sample) && !(!r->decode && r->all_logits);
+        all = !(!r->decode && r->all_logits);
         d->draft_seqs[i] = draft_seq(r, pos, 0);
         d->ahead[i] = r->slot;
     }
@@ -405,17 +488,21 @@ static void draft_ahead(cpu_dev *d, const job *jobs, uint32_t n_jobs, uint32_t n
         d->n_ahead = n;
 }
 
-/* One round of draws, of all rows or of those that can be drawn now. 0: there are none left. */
-static uint32_t put_draws(cpu_dev *d, const job *jobs, uint32_t n_jobs)
+/* One round of draws, of all jobs whose masks are there. 0: of none; *late: masks of some aren't there. */
+static uint32_t put_draws(cpu_dev *d, job *jobs, uint32_t n_jobs, bool *late)
 {
     ds_sample_rows *rows = ds_runner_sample_rows(d->run);
     uint32_t n = 0;
 
-    for (uint32_t i = 0; i < n_jobs; i++)
-        if (jobs[i].to_draw) {
-            ask(d, &jobs[i], &rows[n], d->words + n * d->n_words);
+    *late = false;
+    for (uint32_t i = 0; i < n_jobs; i++) {
+        if (!jobs[i].to_draw)
+            continue;
+        if (ask(d, &jobs[i], &rows[n]))
             d->drawing[n++] = i;
-        }
+        else
+            *late = true;
+    }
     if (n > 0)
         ds_runner_sample(d->run, n);
     return n;
@@ -426,8 +513,14 @@ static void take_round(cpu_dev *d, job *jobs, uint32_t n)
     const ds_logprob *top;
     const ds_drawn *drawn = ds_runner_drawn(d->run, &top);
 
-    for (uint32_t i = 0; i < n; i++)
-        take_draws(d, &jobs[d->drawing[i]], &drawn[i], top + (size_t)i * DS_MAX_DRAWS * DS_MAX_TOP);
+    for (uint32_t i = 0; i < n; i++) {
+        job *j = &jobs[d->drawing[i]];
+        const ds_dev_rows *r = &d->now->rows[j->row];
+        take_draws(d, j, &drawn[i], top + (size_t)i * DS_MAX_DRAWS * DS_MAX_TOP);
+        if (r->sample->grammar)
+            ds_masks_used(d->masks, r->slot);
+        j->to_draw = 0;
+    }
 }
 
 /* Jobs from number `kept` on left the step that ran: they are as good as never begun. */
@@ -438,11 +531,13 @@ static void forget(cpu_dev *d, ds_dev_step *s, uint32_t kept)
         s->out[d->jobs[--d->n_jobs].row].skipped = true;
 }
 
-/* Rows of n jobs through the model, and tokens from their logits. The host waits once, but for masks that depend on
- * tokens and for scores. A failure: nothing was drawn. */
+/* Rows of n jobs through the model, and tokens from their logits. The host waits once, but for masks that
+ * come late and for scores. A failure: nothing was drawn. */
 static ds_rc pass(cpu_dev *d, job *jobs, const ds_seq *seqs, uint32_t n_jobs, ds_err *err)
 {
+    uint64_t begin = ds_now_ns(), now;
     uint32_t logits = 0, n;
+    bool late;
     ds_rc rc = ds_runner_step(d->run, seqs, n_jobs, NULL, err);
 
     if (rc != DS_OK)
@@ -454,13 +549,16 @@ static ds_rc pass(cpu_dev *d, job *jobs, const ds_seq *seqs, uint32_t n_jobs, ds
         use_logits(d, &jobs[i], logits, seqs[i].n_logits);
         logits += seqs[i].n_logits;
     }
-    n = put_draws(d, jobs, n_jobs);
+    n = put_draws(d, jobs, n_jobs, &late);
     if (n > 0)
         draft_ahead(d, jobs, n_jobs, n);
     rc = ds_runner_wait(d->run, err);
     if (rc != DS_OK)
         return rc;
-    take_round(d, jobs, n);
+    now = ds_now_ns();
+    d->patience_ns = now + (now - begin) / MASK_PATIENCE;
+    if (n > 0)
+        take_round(d, jobs, n);
     logits = 0;
     for (uint32_t i = 0; i < n_jobs; i++) {
         const ds_dev_rows *r = &d->now->rows[jobs[i].row];
@@ -468,7 +566,11 @@ static ds_rc pass(cpu_dev *d, job *jobs, const ds_seq *seqs, uint32_t n_jobs, ds
             d->now->out[jobs[i].row].rc = score_prompt(d, r, logits);
         logits += seqs[i].n_logits;
     }
-    while (rc == DS_OK && (n = put_draws(d, jobs, n_jobs)) > 0) {
+    while (rc == DS_OK && ((n = put_draws(d, jobs, n_jobs, &late)) > 0 || late)) {
+        if (n == 0) {
+            wait_for_masks(d);
+            continue;
+        }
         rc = ds_runner_wait(d->run, NULL);
         if (rc == DS_OK)
             take_round(d, jobs, n);
@@ -523,6 +625,7 @@ static void collect_jobs(cpu_dev *d, ds_dev_step *s)
             continue;
         j->row = i;
         j->to_draw = 0;
+        j->held = false;
         j->drafts = 0;
         j->pos = r->decode ? l->pos : r->pos;
         if (r->decode) {
@@ -568,12 +671,12 @@ static void update(cpu_dev *d, ds_dev_step *s, const job *j)
 
     if (r->decode) {
         n = out->n_tokens;
-        out->drafted = j->drafts;
+        out->drafted = j->held ? 0 : j->drafts;
         if (n > 0)
             l->next = out->token[n - 1];
     } else {
-        n = out->rc == DS_OK || out->n_tokens ? r->n : 0;
-        l->next = r->draw && out->n_tokens ? out->token[0] : r->begin;
+        n = out->rc == DS_OK || out->n_tokens ? r->n - j->held : 0;
+        l->next = j->held ? r->tokens[n] : r->draw && out->n_tokens ? out->token[0] : r->begin;
         l->decoding = r->draw || r->begin >= 0;
         l->ended = false;
     }
@@ -584,7 +687,7 @@ static void update(cpu_dev *d, ds_dev_step *s, const job *j)
     s->q += n;
     s->qc += (double)n * j->pos;
     s->qq += (double)n * n;
-    if (r->save_to != DS_DEV_NONE && l->pos / DS_BLOCK_TOKENS > j->pos / DS_BLOCK_TOKENS) {
+    if (r->save_to != DS_DEV_NONE && !j->held && l->pos / DS_BLOCK_TOKENS > j->pos / DS_BLOCK_TOKENS) {
         copy_slot(d, r->slot, r->save_to);
         out->saved = true;
     }
@@ -604,6 +707,7 @@ static void run_step(cpu_dev *d, ds_dev_step *s)
         run_op(d, &s->ops[i]);
     collect_jobs(d, s);
     make_drafts(d, s);
+    ask_for_masks(d, s);
     if (d->n_jobs > 0)
         forward(d, s);
     for (uint32_t i = 0; i < d->n_jobs; i++)
@@ -679,6 +783,7 @@ static void cpu_destroy(ds_backend *b)
     pthread_mutex_destroy(&d->mu);
     pthread_cond_destroy(&d->came);
     pthread_cond_destroy(&d->gone);
+    ds_masks_destroy(d->masks);
     ds_mem_free(&d->mem);
     free(d->prompt_logits);
     free(d->drawing);
@@ -719,9 +824,10 @@ static ds_rc take_stage(cpu_dev *d, ds_err *err)
     return DS_OK;
 }
 
-static ds_rc take(cpu_dev *d, ds_err *err)
+static ds_rc take(cpu_dev *d, const ds_model_layout *lay, ds_err *err)
 {
-    uint32_t n = d->size.max_seqs;
+    uint32_t n = d->size.max_seqs, *words;
+    ds_rc rc;
 
     d->slot = calloc(d->size.n_slots, sizeof *d->slot);
     d->jobs = calloc(n, sizeof *d->jobs);
@@ -734,16 +840,17 @@ static ds_rc take(cpu_dev *d, ds_err *err)
     d->draft_ids = calloc((size_t)n * (DS_DEV_MAX_DRAFTS + 1), sizeof *d->draft_ids);
     d->conf = calloc((size_t)n * (DS_DEV_MAX_DRAFTS + 1), sizeof *d->conf);
     d->prompt_logits = calloc(d->base.vocab, sizeof *d->prompt_logits);
-    d->words = ds_mem_take(&d->mem, DS_MEM_STAGE, n * d->n_words * sizeof *d->words, NULL);
+    words = ds_mem_take(&d->mem, DS_MEM_STAGE, mask_bytes(lay, &d->size), NULL);
     if (!d->slot || !d->jobs || !d->seqs || !d->drafting || !d->drawing || !d->ahead || !d->ahead_of || !d->draft_seqs || !d->draft_ids ||
-        !d->conf || !d->prompt_logits || !d->words)
+        !d->conf || !d->prompt_logits || !words)
         return ds_fail(err, DS_E_NOMEM, "engine: out of memory for %u sequences", n);
-    return take_stage(d, err);
+    rc = take_stage(d, err);
+    return rc == DS_OK ? ds_masks_create(&d->masks, n, d->size.no_drafts ? 0 : drafts_of(lay), words, d->n_words, err) : rc;
 }
 
 ds_rc ds_backend_cpu_create(ds_backend **out, const ds_model *m, ds_pool *pool, const ds_backend_size *size, ds_err *err)
 {
-    static const ds_backend_fns fns = { cpu_submit, cpu_wait, cpu_destroy };
+    static const ds_backend_fns fns = { cpu_submit, cpu_wait, cpu_destroy, cpu_forget };
     cpu_dev *d = calloc(1, sizeof *d);
     ds_runner_opts ro = runner_opts(size, pool);
     ds_model_layout lay;
@@ -762,7 +869,7 @@ ds_rc ds_backend_cpu_create(ds_backend **out, const ds_model *m, ds_pool *pool, 
     d->base = (ds_backend){ .fn = &fns,
                             .device = ds_model_device(m),
                             .vocab = lay.vocab,
-                            .drafts = lay.drafts < DS_DEV_MAX_DRAFTS ? lay.drafts : DS_DEV_MAX_DRAFTS,
+                            .drafts = drafts_of(&lay),
                             .window = lay.window,
                             .rollback = lay.rollback,
                             .lookback = lay.lookback,
@@ -778,7 +885,7 @@ ds_rc ds_backend_cpu_create(ds_backend **out, const ds_model *m, ds_pool *pool, 
     if (rc == DS_OK && lay.lookback > DS_DEV_LOOKBACK)
         rc = ds_fail(err, DS_E_ARG, "engine: Engram looks %u tokens back, at most %d", lay.lookback, DS_DEV_LOOKBACK);
     if (rc == DS_OK)
-        rc = take(d, err);
+        rc = take(d, &lay, err);
     if (rc == DS_OK)
         rc = ds_runner_create(&d->run, m, &ro, err);
     if (rc == DS_OK && (started = pthread_create(&d->thread, NULL, device, d)) != 0)

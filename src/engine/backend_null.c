@@ -46,7 +46,9 @@ typedef struct {
     live *slot;
     entry *kv; /* verify: [blocks][128]; else the last one of each block only */
     tail *tails;
-    uint32_t *words;  /* of a mask */
+    uint32_t *words; /* [1 + drafts][n_words] of masks */
+    int32_t draft[DS_DEV_MAX_DRAFTS];
+    size_t n_words;
     uint64_t draws;   /* index of the next accepted count */
     uint64_t free_ns; /* when the device has done all before */
     uint64_t submitted_ns[DS_DEV_DEPTH];
@@ -162,25 +164,50 @@ static void decoder_rows(null_dev *d, live *l, const ds_dev_rows *r)
     l->dec_hi = end;
 }
 
-static int32_t draw(null_dev *d, const ds_dev_rows *r, const live *l, ds_dev_out *out)
+/* The token behind the slot's text: the hash's, or the next one that the mask allows. -1: none is. */
+static int32_t pick(const null_dev *d, const ds_dev_sample *s, uint64_t h, uint32_t index, const uint32_t *allowed)
 {
-    const ds_dev_sample *s = r->sample;
-    uint32_t index = l->pos - s->n_prompt, k = out->n_tokens;
-    int32_t token = d->o.token ? d->o.token(d->o.ctx, s->tag, s->sample, index) : ds_backend_null_token(l->h, s->seed, d->base.vocab);
+    int32_t token = d->o.token ? d->o.token(d->o.ctx, s->tag, s->sample, index) : ds_backend_null_token(h, s->seed, d->base.vocab);
 
-    if (s->grammar) {
-        memset(d->words, 0, ((size_t)d->base.vocab + 31) / 32 * 4);
-        if (s->grammar->mask(s->grammar->ctx, s->sample, d->words)) {
-            uint32_t tried = 0;
-            while (tried++ < d->base.vocab && !(d->words[token / 32] >> (token % 32) & 1))
-                token = (int32_t)(((uint32_t)token + 1) % d->base.vocab);
-            if (tried > d->base.vocab) {
-                out->rc = DS_E_ARG;
-                return -1;
-            }
-        }
-        s->grammar->accept(s->grammar->ctx, s->sample, token);
+    for (uint32_t tried = 0; allowed && !(allowed[token / 32] >> (token % 32) & 1); tried++) {
+        if (tried == d->base.vocab)
+            return -1;
+        token = (int32_t)(((uint32_t)token + 1) % d->base.vocab);
     }
+    return token;
+}
+
+/* Masks behind a text with hash h, and behind drafts: what no grammar would have changed, up to one that is wrong.
+ * Returns how many rows have masks. */
+static uint32_t masks(null_dev *d, ds_dev_sample *s, uint64_t h, uint32_t index, uint32_t drafts, uint32_t right)
+{
+    const ds_gen_grammar *g = s->grammar;
+
+    for (uint32_t i = 0; i < drafts; i++) {
+        d->draft[i] = pick(d, s, h, index + i, NULL);
+        if (i == right)
+            d->draft[i] = (int32_t)(((uint32_t)d->draft[i] + 1) % d->base.vocab);
+        h = ds_backend_null_fold(h, d->draft[i]);
+    }
+    if (s->n_unread)
+        g->fn->accept(g->ctx, s->sample, s->unread, s->n_unread);
+    s->n_unread = 0;
+    return g->fn->masks(g->ctx, s->sample, d->draft, drafts, d->words, d->n_words);
+}
+
+/* The next token, from the mask if there is one. */
+static int32_t draw(const null_dev *d, const ds_dev_rows *r, const live *l, ds_dev_out *out, const uint32_t *allowed)
+{
+    ds_dev_sample *s = r->sample;
+    uint32_t index = l->pos - s->n_prompt, k = out->n_tokens;
+    int32_t token = pick(d, s, l->h, index, allowed);
+
+    if (token < 0) {
+        out->rc = DS_E_ARG;
+        return -1;
+    }
+    if (s->grammar)
+        s->unread[s->n_unread++] = token;
     if (s->logprobs) {
         out->logprob[k] = -0.5f;
         for (uint32_t i = 0; i < s->n_top; i++)
@@ -194,6 +221,25 @@ static int32_t draw(null_dev *d, const ds_dev_rows *r, const live *l, ds_dev_out
     return token;
 }
 
+/* Masks are late now and then: rows that need them are as if they had not been there. */
+static bool is_late(null_dev *d, const ds_dev_sample *s)
+{
+    return d->o.verify && s->grammar && ds_rng_u64(d->o.seed, 2, d->draws++) % 8 == 0;
+}
+
+/* The last row of a prompt goes back, to be a decoding one. */
+static void hold_last(live *l, const ds_dev_rows *r, ds_dev_out *out)
+{
+    l->pos--;
+    l->h = l->pos ? l->hist[(l->pos - 1) % HIST] : 0;
+    if (l->dec_hi > l->pos)
+        l->dec_hi = l->pos;
+    l->next = r->tokens[r->n - 1];
+    l->decoding = true;
+    l->ended = false;
+    out->pos = l->pos;
+}
+
 static void run_prompt(null_dev *d, live *l, const ds_dev_rows *r, ds_dev_out *out)
 {
     begin_prompt_rows(d, l, r);
@@ -203,15 +249,22 @@ static void run_prompt(null_dev *d, live *l, const ds_dev_rows *r, ds_dev_out *o
         advance(d, l, r, r->pos + i, r->tokens[i], r->pos + i >= r->store_from);
     out->pos = l->pos;
     out->ended = false;
-    l->next = r->draw ? draw(d, r, l, out) : r->begin;
+    if (r->draw && is_late(d, r->sample)) {
+        hold_last(l, r, out);
+        return;
+    }
+    if (r->draw && r->sample->grammar && masks(d, r->sample, l->h, l->pos - r->sample->n_prompt, 0, 0) == 0)
+        out->rc = DS_E_ARG;
+    l->next = r->draw && out->rc == DS_OK ? draw(d, r, l, out, r->sample->grammar ? d->words : NULL) : r->begin;
     l->decoding = r->draw || r->begin >= 0;
-    l->ended = out->ended;
+    l->ended = out->ended || out->rc != DS_OK;
 }
 
 static void run_decode(null_dev *d, live *l, const ds_dev_rows *r, uint32_t drafts, ds_dev_out *out)
 {
-    const ds_dev_sample *s = r->sample;
-    uint32_t begin = l->pos, keep, i;
+    ds_dev_sample *s = r->sample;
+    uint32_t begin = l->pos, keep, rows, i;
+    bool late = is_late(d, s);
 
     if (!l->decoding) {
         wrong(d, "decode rows in a slot that isn't decoding");
@@ -231,16 +284,21 @@ static void run_decode(null_dev *d, live *l, const ds_dev_rows *r, uint32_t draf
     if (drafts > s->limit - begin - 2)
         drafts = s->limit - begin - 2;
     keep = drafts ? (uint32_t)(ds_rng_u64(d->o.seed, 1, d->draws++) % (drafts + 1)) : 0;
-    for (i = 0; i <= keep && !out->ended && out->rc == DS_OK; i++) {
+    rows = late ? 0 : s->grammar ? masks(d, s, ds_backend_null_fold(l->h, l->next), begin + 1 - s->n_prompt, drafts, keep) : keep + 1;
+    if (rows == 0 && !late)
+        out->rc = DS_E_ARG;
+    for (i = 0; i <= keep && i < rows && !out->ended && out->rc == DS_OK; i++) {
+        if (i > 0 && s->grammar && l->next != d->draft[i - 1])
+            break;
         advance(d, l, r, begin + i, l->next, true);
-        l->next = draw(d, r, l, out);
+        l->next = draw(d, r, l, out, s->grammar ? d->words + i * d->n_words : NULL);
     }
     for (uint32_t p = l->pos; d->o.verify && p <= begin + drafts; p++) /* rejected rows leave rubbish behind */
         store(d, r, p, ~(uint64_t)p, -1);
     if (l->dec_hi < begin)
         l->dec_lo = begin;
     l->dec_hi = l->pos;
-    out->drafted = drafts;
+    out->drafted = late ? 0 : drafts;
     out->pos = l->pos;
     l->ended = out->ended || out->rc != DS_OK;
 }
@@ -348,7 +406,7 @@ static void run_step(null_dev *d, ds_dev_step *s)
         s->q += n;
         s->qc += (double)n * before;
         s->qq += (double)n * n;
-        if (r->save_to != DS_DEV_NONE && l->pos / DS_BLOCK_TOKENS > before / DS_BLOCK_TOKENS) {
+        if (r->save_to != DS_DEV_NONE && !(r->draw && out->n_tokens == 0) && l->pos / DS_BLOCK_TOKENS > before / DS_BLOCK_TOKENS) {
             d->slot[r->save_to] = *l;
             out->saved = true;
         }
@@ -385,6 +443,14 @@ static void null_wait(ds_backend *b, ds_dev_step *s)
     }
 }
 
+/* Grammars are called while a step is waited for only. */
+static void null_forget(ds_backend *b, ds_dev_sample *s, uint32_t slot)
+{
+    (void)b;
+    (void)s;
+    (void)slot;
+}
+
 static void null_destroy(ds_backend *b)
 {
     null_dev *d = (null_dev *)b;
@@ -401,7 +467,7 @@ static void null_destroy(ds_backend *b)
 ds_rc ds_backend_null_create(ds_backend **out, const ds_engine_stub *o, const ds_engine_clock *clock, const ds_backend_size *size,
                              ds_err *err)
 {
-    static const ds_backend_fns fns = { null_submit, null_wait, null_destroy };
+    static const ds_backend_fns fns = { null_submit, null_wait, null_destroy, null_forget };
     null_dev *d = calloc(1, sizeof *d);
     uint32_t vocab = o->vocab ? o->vocab : VOCAB;
 
@@ -428,7 +494,8 @@ ds_rc ds_backend_null_create(ds_backend **out, const ds_engine_stub *o, const ds
     d->base.stage.blocks = calloc((size_t)size->n_stage_blocks + 1, d->base.stage.block_bytes);
     d->base.stage.states = calloc((size_t)size->n_stage_states + 1, d->base.stage.state_bytes);
     d->tails = calloc(size->n_tails ? size->n_tails : 1, sizeof *d->tails);
-    d->words = calloc(((size_t)vocab + 31) / 32, 4);
+    d->n_words = ((size_t)vocab + 31) / 32;
+    d->words = calloc((1 + o->drafts) * d->n_words, sizeof *d->words);
     if (!d->slot || !d->kv || !d->base.stage.blocks || !d->base.stage.states || !d->tails || !d->words) {
         null_destroy(&d->base);
         return ds_fail(err, DS_E_NOMEM, "engine: out of memory for %u blocks and %u slots", size->n_blocks, size->n_slots);

@@ -255,7 +255,7 @@ static void finish_rows(ds_eng_loop *e, ds_eng_step *st, uint32_t i, uint64_t no
         s->scored = true;
         ds_eng_mark(e, s);
     }
-    if (r->decode) {
+    if (r->decode || (r->draw && out->n_tokens == 0)) {
         s->pos_max = s->pos;
         for (int k = 0; k < DS_DEV_DEPTH; k++)
             s->pos_max += s->in_rows[k];

@@ -603,7 +603,8 @@ typedef struct {
 typedef struct {
     ds_draw how;
     uint64_t index;
-    const uint32_t *allowed; /* bits of the tokens allowed at all n rows; NULL: all. Stage memory */
+    const uint32_t *allowed; /* bits of the tokens allowed at each of the n rows; NULL: all at all. Stage memory */
+    size_t allowed_ld;       /* words from one row's bits to the next one's */
     uint32_t row, n;         /* n <= DS_MAX_DRAWS */
     uint32_t n_top;          /* <= DS_MAX_TOP */
     bool logprobs;

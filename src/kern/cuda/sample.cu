@@ -130,7 +130,7 @@ static __device__ void adjust(const ds_sample_rows &q, uint32_t i, const float *
                               shared_t *sh)
 {
     const ds_draw &s = q.how;
-    const uint32_t *allowed = proposal ? NULL : q.allowed;
+    const uint32_t *allowed = proposal || !q.allowed ? NULL : q.allowed + i * q.allowed_ld;
 
     for (uint32_t t = threadIdx.x; t < vocab; t += THREADS) {
         float v = logits[t];

@@ -38,6 +38,32 @@ static void hold_back(const ds_draw *s, uint32_t vocab, float *logit)
         logit[s->stop[k]] = -INFINITY;
 }
 
+/* Most masks allow next to nothing, or nearly everything: whole words go at once. */
+static void forbid(uint32_t vocab, float *logit, const uint32_t *allowed)
+{
+    for (uint32_t first = 0; first < vocab; first += 32) {
+        uint32_t word = allowed[first / 32], n = vocab - first < 32 ? vocab - first : 32;
+        for (uint32_t i = 0; word != UINT32_MAX && i < n; i++)
+            if (!(word >> i & 1))
+                logit[first + i] = -INFINITY;
+    }
+}
+
+/* The largest allowed logit. False: nothing is allowed. */
+static bool best_allowed(uint32_t vocab, const float *logits, const uint32_t *allowed, int32_t *token)
+{
+    uint32_t best = vocab;
+
+    for (uint32_t w = 0; w < (vocab + 31) / 32; w++)
+        for (uint32_t word = allowed[w]; word; word &= word - 1) {
+            uint32_t i = w * 32 + (uint32_t)__builtin_ctz(word);
+            if (i < vocab && (best == vocab || logits[i] > logits[best]))
+                best = i;
+        }
+    *token = (int32_t)best;
+    return best < vocab;
+}
+
 /* Penalties, bias, mask and what is held back into tmp->logit; forbidden tokens are -inf. */
 static void adjust(const ds_draw *s, uint32_t vocab, ds_draw_scratch *tmp, const float *logits, const uint32_t *allowed, uint64_t index)
 {
@@ -57,9 +83,8 @@ static void adjust(const ds_draw *s, uint32_t vocab, ds_draw_scratch *tmp, const
         else
             tmp->logit[s->bias[i].id] += s->bias[i].bias;
     }
-    for (uint32_t i = 0; allowed && i < vocab; i++)
-        if (!(allowed[i / 32] >> (i % 32) & 1))
-            tmp->logit[i] = -INFINITY;
+    if (allowed)
+        forbid(vocab, tmp->logit, allowed);
     if (index < s->stop_upto)
         hold_back(s, vocab, tmp->logit);
 }
@@ -173,7 +198,9 @@ bool ds_draw_is_argmax(const ds_draw *s, uint64_t index)
 bool ds_draw_token(const ds_draw *s, uint32_t vocab, ds_draw_scratch *tmp, const float *logits, const uint32_t *allowed, uint64_t index,
                    int32_t *token)
 {
-    if (ds_draw_is_argmax(s, index) && !allowed) {
+    if (ds_draw_is_argmax(s, index)) {
+        if (allowed)
+            return best_allowed(vocab, logits, allowed, token);
         *token = ds_argmax(logits, vocab);
         return true;
     }
@@ -288,8 +315,9 @@ static void draws_of(const ds_op_sample *a, uint32_t s, ds_draw_scratch *tmp)
     *out = (ds_drawn){ 0 };
     for (uint32_t i = 0; i < q->n; i++) {
         const float *logits = a->logits + (q->row + i) * a->ld;
+        const uint32_t *allowed = q->allowed ? q->allowed + i * q->allowed_ld : NULL;
         int32_t token;
-        if (!ds_draw_token(&q->how, a->vocab, tmp, logits, q->allowed, q->index + a->later + i, &token)) {
+        if (!ds_draw_token(&q->how, a->vocab, tmp, logits, allowed, q->index + a->later + i, &token)) {
             out->none = true;
             return;
         }

@@ -170,7 +170,7 @@ static ds_rc emit(ds_single *s, const float *logits, int32_t *token, verdict *v,
     const ds_single_request *q = s->q;
     ds_logprob top[64];
     ds_single_token t = { 0 };
-    ds_rc rc = ds_sampler_draw(s->sampler, s->tmp, logits, NULL, s->res->n_output, token, err);
+    ds_rc rc = ds_sampler_draw(s->sampler, s->tmp, logits, q->allowed ? q->allowed(q->ctx) : NULL, s->res->n_output, token, err);
 
     *v = OVER;
     if (rc != DS_OK)

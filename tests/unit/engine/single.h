@@ -60,7 +60,8 @@ typedef struct {
     bool logprobs;
     uint32_t n_top; /* 0..64 */
     ds_single_fn *token;
-    ds_single_progress_fn *progress; /* may be NULL */
+    ds_single_progress_fn *progress;       /* may be NULL */
+    const uint32_t *(*allowed)(void *ctx); /* bits of the tokens that the next one may be, after each `token`; NULL: all */
     void *ctx;
 } ds_single_request;
 

@@ -42,9 +42,14 @@ typedef struct {
         uint64_t h;
         uint32_t n_tokens;
         bool started, ended;
-        char text[2]; /* the last two bytes, for the stop string "AB" */
-        int32_t next; /* that comes unless the text ends */
+        char text[2];    /* the last two bytes, for the stop string "AB" */
+        int32_t next;    /* that comes unless the text ends */
+        uint64_t read_h; /* of what the grammar was told */
+        uint32_t n_read;
     } s[MAX_N];
+    bool constrained;
+    uint32_t density; /* of the grammar: tokens in 8 that it allows */
+    ds_gen_grammar grammar;
 } shadow;
 
 static shadow known[MAX_LIVE];
@@ -103,6 +108,55 @@ static ds_store new_store(ds_engine_opts *o, const ds_engine_stub *stub)
     o->fetch_ms = 1;
     return fake_store_store(store);
 }
+
+/* A grammar that allows some tokens, by a hash of all in front, whichever the prompt was. */
+static bool allows(const shadow *k, uint64_t h, int32_t token)
+{
+    return ds_backend_null_fold(h ^ k->density, token) >> 40 & 1 || ds_backend_null_fold(h, token + 1000) % 8 < k->density;
+}
+
+/* The token that a sample has alone behind a text. */
+static int32_t alone(const shadow *k, uint32_t sample, uint64_t h)
+{
+    int32_t token = ds_backend_null_token(h, ds_sample_seed(k->seed, sample), VOCAB);
+
+    for (uint32_t i = 0; k->constrained && !allows(k, h, token); i++, token = (token + 1) % VOCAB)
+        if (i == VOCAB)
+            stop("the grammar allows nothing");
+    return token;
+}
+
+static uint32_t masks(void *ctx, uint32_t sample, const int32_t *drafts, uint32_t n, uint32_t *words, size_t ld)
+{
+    const shadow *k = ctx;
+    uint64_t h = k->s[sample].read_h;
+    uint32_t row = 0;
+
+    if (!k->live || k->s[sample].ended || k->s[sample].n_read < k->s[sample].n_tokens)
+        stop("masks for a sample that ended, or before its tokens were read");
+    for (;; row++) {
+        memset(words + row * ld, 0, (VOCAB + 31) / 32 * sizeof *words);
+        for (int32_t i = 0; i < VOCAB; i++)
+            words[row * ld + (uint32_t)i / 32] |= (uint32_t)allows(k, h, i) << (i % 32);
+        if (row == n || !allows(k, h, drafts[row]))
+            return row + 1;
+        h = ds_backend_null_fold(h, drafts[row]);
+    }
+}
+
+static void accept(void *ctx, uint32_t sample, const int32_t *tokens, uint32_t n)
+{
+    shadow *k = ctx;
+
+    for (uint32_t i = 0; i < n; i++) {
+        if (tokens[i] != alone(k, sample, k->s[sample].read_h))
+            stop("the grammar is told token %d at its place %u", tokens[i], k->s[sample].n_read);
+        k->s[sample].read_h = ds_backend_null_fold(k->s[sample].read_h, tokens[i]);
+        k->s[sample].n_read++;
+    }
+}
+
+static const ds_gen_grammar_fn grammar_fn = { masks, accept };
 
 static ds_engine *new_engine(void)
 {
@@ -171,7 +225,10 @@ static void add(ds_engine *e)
         k->h0 = ds_backend_null_fold(k->h0, prompt[i]);
     }
     for (uint32_t i = 0; i < k->n; i++)
-        k->s[i].h = k->h0;
+        k->s[i].h = k->s[i].read_h = k->h0;
+    k->constrained = chance(40);
+    k->density = rnd(8);
+    k->grammar = (ds_gen_grammar){ &grammar_fn, k };
     q.prompt = prompt;
     q.n_prompt = k->n_prompt;
     q.max_tokens = k->max_tokens;
@@ -191,6 +248,7 @@ static void add(ds_engine *e)
     q.n_top = rnd(3);
     q.deadline_us = chance(5) ? 1 + rnd(3000) : 0;
     q.cookie = (uintptr_t)k;
+    q.grammar = k->constrained ? &k->grammar : NULL;
     k->has_deadline = q.deadline_us != 0;
     if (chance(4)) { /* memory runs out somewhere in it */
         fault_arm(1 + rnd(20), chance(50));
@@ -209,7 +267,7 @@ static void add(ds_engine *e)
 static void got_token(const ds_engine *e, shadow *k, const ds_event *ev)
 {
     uint32_t s = ev->sample;
-    int32_t want = ds_backend_null_token(k->s[s].h, ds_sample_seed(k->seed, s), VOCAB);
+    int32_t want = alone(k, s, k->s[s].h);
 
     if (k->scored && s == 0 && k->n_scored + 1 != k->n_prompt)
         stop("a token after %u of %u positions of the prompt", k->n_scored, k->n_prompt);
@@ -229,7 +287,7 @@ static void got_token(const ds_engine *e, shadow *k, const ds_event *ev)
 static void got_end(shadow *k, const ds_event *ev)
 {
     uint32_t s = ev->sample, n = k->s[s].n_tokens;
-    int32_t next = ds_backend_null_token(k->s[s].h, ds_sample_seed(k->seed, s), VOCAB);
+    int32_t next = alone(k, s, k->s[s].h);
     bool at_stop = n >= 2 && k->n_stop && (memcmp(k->s[s].text, "AB", 2) == 0 || memcmp(k->s[s].text, "zz", 2) == 0), all = true;
 
     if (k->s[s].ended)

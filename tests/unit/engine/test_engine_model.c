@@ -1,6 +1,9 @@
 /* On a golden model: a request has the same bits (tokens and log-probabilities) whatever it shares the engine with:
  * other requests, any chunks, drafts on or off and kept to any depth, preemption, threads, and hits that continue
  * from saved state. What it has alone comes from engine/single.c, which has none of this machinery. */
+#include <pthread.h>
+#include <unistd.h>
+
 #include "../model/golden.h"
 
 #include "engine/engine_internal.h"
@@ -28,6 +31,9 @@ typedef struct {
     float want_lp[4][MAX_OUT], got_lp[4][MAX_OUT];
     uint32_t n_want[4], n_got[4], cached, replayed;
     ds_end_reason reason[4];
+    bool constrained;
+    uint64_t read_h[4]; /* of what its grammar was told */
+    ds_gen_grammar grammar;
 } request;
 
 static const ds_model *model;
@@ -72,12 +78,55 @@ static void free_requests(request *r, uint32_t n)
         free(r[i].prompt);
 }
 
+/* ---- constraints ------------------------------------------------------------------------------------------------- */
+
+/* One token in four, by a hash of those in front. */
+static void allowed_row(uint64_t h, uint32_t *words)
+{
+    memset(words, 0, (vocab + 31) / 32 * sizeof *words);
+    for (uint32_t t = 0; t < vocab; t++)
+        words[t / 32] |= (uint32_t)((ds_backend_null_fold(h, (int32_t)t) & 3) == 0) << (t % 32);
+}
+
+static uint32_t hashed_masks(void *ctx, uint32_t sample, const int32_t *drafts, uint32_t n, uint32_t *words, size_t ld)
+{
+    uint64_t h = ((request *)ctx)->read_h[sample];
+
+    assert_int_equal(ld, (vocab + 31) / 32);
+    for (uint32_t row = 0;; row++, words += ld) {
+        allowed_row(h, words);
+        if (row == n || !(words[drafts[row] / 32] >> (drafts[row] % 32) & 1))
+            return row + 1;
+        h = ds_backend_null_fold(h, drafts[row]);
+    }
+}
+
+static void hashed_accept(void *ctx, uint32_t sample, const int32_t *tokens, uint32_t n)
+{
+    request *r = ctx;
+
+    for (uint32_t i = 0; i < n; i++)
+        r->read_h[sample] = ds_backend_null_fold(r->read_h[sample], tokens[i]);
+}
+
+static const ds_gen_grammar_fn hashed = { hashed_masks, hashed_accept };
+
 /* ---- alone ------------------------------------------------------------------------------------------------------- */
 
 typedef struct {
     request *r;
     uint32_t sample;
+    uint64_t h;
+    uint32_t words[8192];
 } alone_ctx;
+
+static const uint32_t *alone_allowed(void *ctx)
+{
+    alone_ctx *c = ctx;
+
+    allowed_row(c->h, c->words);
+    return c->words;
+}
 
 static bool alone_token(void *ctx, const ds_single_token *t)
 {
@@ -86,6 +135,7 @@ static bool alone_token(void *ctx, const ds_single_token *t)
 
     c->r->want[c->sample][n] = t->id;
     c->r->want_lp[c->sample][n] = t->logprob;
+    c->h = ds_backend_null_fold(c->h, t->id);
     return true;
 }
 
@@ -98,7 +148,7 @@ static void alone(request *r, uint32_t n, bool exact)
     assert_ok(ds_single_create(&s, model, &o, &err));
     for (uint32_t i = 0; i < n; i++)
         for (uint32_t k = 0; k < r[i].n; k++) {
-            alone_ctx c = { &r[i], k };
+            alone_ctx c = { .r = &r[i], .sample = k };
             ds_single_result res;
             ds_single_request q = { .prompt = r[i].prompt,
                                     .n_prompt = r[i].n_prompt,
@@ -106,6 +156,7 @@ static void alone(request *r, uint32_t n, bool exact)
                                     .sampling = DS_SAMPLING_DEFAULT,
                                     .logprobs = true,
                                     .token = alone_token,
+                                    .allowed = r[i].constrained ? alone_allowed : NULL,
                                     .ctx = &c };
             q.sampling.temperature = r[i].temperature;
             q.sampling.repetition_penalty = r[i].penalty;
@@ -145,6 +196,9 @@ static void add(ds_engine *e, request *r, uint32_t i)
     q.sampling.temperature = r->temperature;
     q.sampling.repetition_penalty = r->penalty;
     q.sampling.seed = 100 + i;
+    r->grammar = (ds_gen_grammar){ &hashed, r };
+    q.grammar = r->constrained ? &r->grammar : NULL;
+    memset(r->read_h, 0, sizeof r->read_h);
     memset(r->n_got, 0, sizeof r->n_got);
     r->n_scored = 0;
     assert_ok(ds_engine_add(e, &q, &id, &err));
@@ -518,6 +572,143 @@ static void samples_of_one_prompt(void **state)
                      NULL, "samples, two seats", NULL);
             free(r.prompt);
         }
+}
+
+/* Constrained texts among others: whatever chunks, drafts that are right, wrong or not allowed, preemption, samples. */
+static void constrained_texts(void **state)
+{
+    uint32_t drafts = ds_model_config(model)->num_nextn_predict_layers ? ds_model_config(model)->dspark_block_size : 0;
+
+    (void)state;
+    for (int mode = 0; mode < 2; mode++) {
+        request r[N_REQ], four = { .n_prompt = 40, .max_tokens = 20, .temperature = 1.0, .penalty = 1.0, .n = 4, .constrained = true };
+        ds_gen_stats st;
+        make_requests(r, 21);
+        for (uint32_t i = 0; i < N_REQ; i++) {
+            r[i].constrained = i % 3 != 1;
+            r[i].priority = 0;
+            r[i].n_prompt = 96 + 5 * i;
+            r[i].max_tokens = 96;
+            free(r[i].prompt);
+            r[i].prompt = random_prompt(r[i].n_prompt, i);
+        }
+        alone(r, N_REQ, mode == DS_ENGINE_EXACT);
+        for (uint32_t depth = 0; depth <= drafts + 1; depth++) { /* the last: what the model proposes, mostly not allowed */
+            ds_engine *e = make_engine((ds_engine_opts){ .mode = (ds_engine_mode)mode, .drafts = (int)drafts }, NULL);
+            if (depth <= drafts)
+                ds_backend_cpu_hook(e->dev, force_depth, &depth);
+            for (uint32_t i = 0; i < N_REQ; i++)
+                add(e, &r[i], i);
+            run_all(e);
+            compare(r, N_REQ, "constrained, with drafts");
+            ds_engine_stats_get(e, &st);
+            assert_true(depth == 0 || depth > drafts || st.kept[depth - 1] > 0);
+            ds_engine_destroy(e);
+        }
+        together(r, N_REQ, (ds_engine_opts){ .mode = (ds_engine_mode)mode, .step_tokens = 24 }, NULL, "constrained, small chunks", NULL);
+        together(r, N_REQ, (ds_engine_opts){ .mode = (ds_engine_mode)mode, .max_context = 600, .kv_blocks = 5, .drafts = (int)drafts },
+                 NULL, "constrained, few blocks", &st);
+        assert_true(st.preempted_recomputed > 0);
+        four.prompt = random_prompt(four.n_prompt, 3);
+        alone(&four, 1, mode == DS_ENGINE_EXACT);
+        together(&four, 1, (ds_engine_opts){ .mode = (ds_engine_mode)mode, .max_running = 2, .drafts = (int)drafts }, NULL,
+                 "constrained samples, two seats", NULL);
+        free(four.prompt);
+        free_requests(r, N_REQ);
+    }
+}
+
+/* Masks that wait for a gate, from question `first` on. */
+static struct {
+    pthread_mutex_t mu;
+    pthread_cond_t opened;
+    bool open;
+    uint32_t calls, first;
+} gate = { PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, false, 0, 0 };
+
+static uint32_t gated_masks(void *ctx, uint32_t sample, const int32_t *drafts, uint32_t n, uint32_t *words, size_t ld)
+{
+    pthread_mutex_lock(&gate.mu);
+    gate.calls++;
+    while (gate.calls >= gate.first && !gate.open)
+        pthread_cond_wait(&gate.opened, &gate.mu);
+    pthread_mutex_unlock(&gate.mu);
+    return hashed_masks(ctx, sample, drafts, n, words, ld);
+}
+
+static const ds_gen_grammar_fn gated = { gated_masks, hashed_accept };
+
+static void *open_gate(void *after)
+{
+    if (after)
+        usleep(20000);
+    pthread_mutex_lock(&gate.mu);
+    gate.open = true;
+    pthread_cond_broadcast(&gate.opened);
+    pthread_mutex_unlock(&gate.mu);
+    return NULL;
+}
+
+/* While a mask isn't there, everybody else's text is finished; then that one goes on, with the tokens that it has
+ * alone. A cancelled one ends when its mask is made, and nothing is asked of its grammar afterwards. */
+static void a_late_mask_holds_back_its_own_rows(void **state)
+{
+    uint32_t drafts = ds_model_config(model)->num_nextn_predict_layers ? ds_model_config(model)->dspark_block_size : 0;
+    request r[3];
+    ds_err err;
+
+    (void)state;
+    for (uint32_t i = 0; i < 3; i++)
+        r[i] = (request){ .n_prompt = 20,
+                          .max_tokens = 40,
+                          .temperature = 1.0,
+                          .penalty = 1.0,
+                          .n = 1,
+                          .prompt = random_prompt(20, i),
+                          .constrained = i < 2 };
+    alone(r, 3, false);
+    for (uint32_t d = 0; d <= drafts; d += drafts ? drafts : 1)
+        for (uint32_t first = 1; first < 4; first++) {
+            ds_engine *e = make_engine((ds_engine_opts){ .drafts = (int)d }, NULL);
+            ds_gen_request q = { .prompt = r[0].prompt,
+                                 .n_prompt = 20,
+                                 .max_tokens = 40,
+                                 .sampling = DS_SAMPLING_DEFAULT,
+                                 .logprobs = true,
+                                 .grammar = &r[0].grammar,
+                                 .cookie = (uintptr_t)&r[0] };
+            uint64_t id;
+            pthread_t opener;
+            bool cancel = first == 3;
+            gate.open = false;
+            gate.calls = 0;
+            gate.first = first;
+            r[0].grammar = (ds_gen_grammar){ &gated, &r[0] };
+            r[0].n_got[0] = 0;
+            r[0].read_h[0] = 0;
+            q.sampling.seed = 100;
+            assert_ok(ds_engine_add(e, &q, &id, &err));
+            add(e, &r[1], 1);
+            add(e, &r[2], 2);
+            while (r[1].n_got[0] < 40 || r[2].n_got[0] < 40) {
+                ds_engine_run(e);
+                take_events(e);
+            }
+            assert_true(r[0].n_got[0] >= first - 1 && r[0].n_got[0] <= (first - 1) * (1 + d));
+            if (cancel)
+                ds_engine_cancel(e, id);
+            assert_int_equal(pthread_create(&opener, NULL, open_gate, cancel ? &gate : NULL), 0);
+            run_all(e);
+            pthread_join(opener, NULL);
+            if (cancel) {
+                assert_int_equal(r[0].reason[0], DS_ENDED_CANCELED);
+                assert_int_equal(gate.calls, first);
+            } else {
+                compare(r, 3, "late masks");
+            }
+            ds_engine_destroy(e);
+        }
+    free_requests(r, 3);
 }
 
 /* One conversation's prompt, again and again with another length, at every length modulo a block; and what its
@@ -1186,6 +1377,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(token_rules),
         cmocka_unit_test(preempted_or_not),
         cmocka_unit_test(samples_of_one_prompt),
+        cmocka_unit_test(constrained_texts),
+        cmocka_unit_test(a_late_mask_holds_back_its_own_rows),
         cmocka_unit_test(hits_from_saved_state),
         cmocka_unit_test(hits_from_host_memory),
         cmocka_unit_test(hits_by_replay),

@@ -15,6 +15,8 @@ typedef struct {
     bool cancelled;
     atomic_uint ends, tokens;
     uint64_t cancel_us, end_us;
+    uint32_t read[2]; /* tokens of each sample that its grammar was told */
+    ds_gen_grammar grammar;
 } note;
 
 static ds_engine *e;
@@ -27,6 +29,30 @@ static void wake(void *ctx)
     (void)ctx;
     atomic_fetch_add(&wakes, 1);
 }
+
+/* Even tokens; counts what it is told, which needs no lock if nobody calls it twice at once. */
+static uint32_t even_masks(void *ctx, uint32_t sample, const int32_t *drafts, uint32_t n, uint32_t *words, size_t ld)
+{
+    (void)ctx;
+    (void)sample;
+    for (uint32_t row = 0;; row++) {
+        memset(words + row * ld, 0x55, (vocab + 31) / 32 * sizeof *words);
+        if (row == n || drafts[row] % 2)
+            return row + 1;
+    }
+}
+
+static void even_accept(void *ctx, uint32_t sample, const int32_t *tokens, uint32_t n)
+{
+    note *k = ctx;
+
+    k->read[sample] += n;
+    for (uint32_t i = 0; i < n; i++)
+        if (tokens[i] % 2)
+            abort();
+}
+
+static const ds_gen_grammar_fn even = { even_masks, even_accept };
 
 static void *client(void *arg)
 {
@@ -46,6 +72,8 @@ static void *client(void *arg)
         for (uint32_t k = 0; k < q.n_prompt; k++)
             prompt[k] = (int32_t)((k * 7 + i % 3) % vocab);
         notes[me][i].n = q.n;
+        notes[me][i].grammar = (ds_gen_grammar){ &even, &notes[me][i] };
+        q.grammar = i % 3 ? NULL : &notes[me][i].grammar;
         atomic_fetch_add(&open_requests, 1);
         while ((rc = ds_engine_add(e, &q, &id, &err)) == DS_E_AGAIN)
             usleep(100);

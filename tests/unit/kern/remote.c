@@ -640,7 +640,7 @@ static void sample(ds_exec *e, const ds_op_sample *a)
         q->how.stop = in(q->how.stop, q->how.n_stop * sizeof *q->how.stop);
         q->how.n_output = range_of(q->how.n_output, a->vocab * sizeof *q->how.n_output, !a->id);
         q->how.in_prompt = in(q->how.in_prompt, a->vocab);
-        q->allowed = in(q->allowed, (a->vocab + 31) / 32 * sizeof *q->allowed);
+        q->allowed = in(q->allowed, span(q->n, q->allowed_ld, (a->vocab + 31) / 32));
     }
     b.seq = in(seq, a->n_seqs * sizeof *seq);
     b.logits = in(a->logits, span(rows, a->ld, a->vocab));

@@ -152,7 +152,8 @@ static void drafts_never_change_what_is_drawn(void **state)
     static ds_drawn out[N];
     static ds_logprob top[N * DS_MAX_DRAWS * DS_MAX_TOP];
     static const int32_t stop[] = { 7 };
-    uint32_t allowed[2] = { 0xfffffff3u, 0x0003ffffu }, longest = 0;
+    static uint32_t allowed[MOST][3], masks[N][MOST][3]; /* a word more than a row has; each its own */
+    uint32_t longest = 0;
     float logit[V];
     ds_draw_cand cands[V];
     double prob[V];
@@ -163,9 +164,14 @@ static void drafts_never_change_what_is_drawn(void **state)
 
     for (size_t i = 0; i < sizeof logits / sizeof *logits; i++)
         logits[i] = 3.0f * random_unit(&rnd);
+    for (uint32_t i = 0; i < MOST; i++) { /* all but a few, none but a few, and one only */
+        allowed[i][0] = i % 3 == 0 ? 0xfffffff3u : i % 3 == 1 ? 0x80000400u << i % 2 : 0;
+        allowed[i][1] = i % 3 == 0 ? 0x0003ffffu : 1u << i;
+    }
     memset(counts, 0, sizeof counts);
     for (uint32_t s = 0; s < N; s++) {
         ds_sample_rows *q = &seq[s];
+        memcpy(masks[s], allowed, sizeof allowed);
         *q = (ds_sample_rows){ .how = { .temperature = s % 4 ? 0.3 * s : 0.0,
                                         .top_p = s % 3 ? 0.9 : 1.0,
                                         .min_p = s % 5 ? 0.0 : 0.05,
@@ -182,13 +188,15 @@ static void drafts_never_change_what_is_drawn(void **state)
                                .n = 1 + s % MOST,
                                .n_top = s % 3,
                                .logprobs = s % 3 != 0,
-                               .allowed = s % 8 == 7 ? allowed : NULL };
+                               .allowed = s % 8 >= 4 ? *masks[s] : NULL,
+                               .allowed_ld = 3 };
         n_want[s] = 0;
         for (uint32_t i = 0; i < q->n; i++) { /* one row at a time; drafts are right up to a random place */
             int32_t t;
             ds_draw how = q->how;
             how.n_output = q->how.n_output ? want_counts[s] : NULL;
-            assert_true(ds_draw_token(&how, V, &tmp, logits + (q->row + i) * V, q->allowed, q->index + i, &t));
+            assert_true(ds_draw_token(&how, V, &tmp, logits + (q->row + i) * V, q->allowed ? allowed[i] : NULL, q->index + i, &t));
+            assert_true(!q->allowed || (allowed[i][t / 32] >> t % 32 & 1));
             want[s][n_want[s]++] = t;
             if (t == 7)
                 break;
