@@ -70,6 +70,7 @@ typedef struct {
     bool refuse_bad_sealed;   /* a foreign or damaged encrypted_content is a 400 (default: dropped) */
     bool openai_errors;       /* Messages: error bodies in OpenAI's shape */
     bool no_constraints;      /* the caller has no constrained decoder: what needs one is a 400 */
+    bool own_decoder;         /* it has one that says itself what of a strict schema it can't keep; not asked here then */
     /* output parser and response writer, carried for the stream module (recipe 3.3, 4.3) */
     ds_usage_shape usage_shape;
     ds_unknown_tool unknown_tool;
@@ -174,6 +175,8 @@ typedef enum {
     DS_CONSTRAINT_JSON_SCHEMA, /* text = the schema, compact JSON */
     DS_CONSTRAINT_REGEX,       /* text = the pattern */
     DS_CONSTRAINT_LARK,        /* text = the grammar */
+    DS_CONSTRAINT_EBNF,        /* text = rules in the notation of GBNF */
+    DS_CONSTRAINT_CHOICE,      /* text = a JSON array of strings */
 } ds_constraint_kind;
 
 /* What the visible content must match; it starts after </think>. Independent of it: tool_choice REQUIRED demands a
@@ -181,9 +184,16 @@ typedef enum {
 typedef struct {
     ds_constraint_kind kind;
     ds_str text;
-    ds_str name; /* of the schema, as the client called it */
-    bool strict; /* the client demands that unsupported keywords are refused */
+    ds_str name;       /* of the schema, as the client called it */
+    bool strict;       /* the client demands that unsupported keywords are refused */
+    const char *param; /* JSON path of the member that holds it, for error bodies; NULL: none */
 } ds_constraint;
+
+/* How a dialect writes calls: the control token, and the names of the tags behind it. */
+typedef struct {
+    const char *token, *block, *call, *parameter;
+} ds_call_markup;
+const ds_call_markup *ds_call_markup_of(ds_encoding e);
 
 typedef enum { /* where the output parser starts (recipe 3.2) */
                DS_START_CONTENT,

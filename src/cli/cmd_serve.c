@@ -406,7 +406,8 @@ int ds_cmd_serve(int argc, char **argv)
     ds_recipe_opts_init(&recipe);
     recipe.encoding = o.encoding == 1 ? DS_ENC_V4 : DS_ENC_V41;
     recipe.lenient_history = true;
-    recipe.no_constraints = true;
+    recipe.allow_regex = true;
+    recipe.no_constraints = o.replay != NULL; /* a recorded answer is what it is */
     recipe.thinking = (ds_thinking_default)o.thinking;
     recipe.unknown_members = (ds_unknown_members)o.unknown_members;
     for (size_t i = 0; i < o.set.n; i++) {

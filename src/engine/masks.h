@@ -17,7 +17,8 @@ typedef struct ds_masks ds_masks;
 
 typedef enum { DS_MASKS_NONE, DS_MASKS_WAITING, DS_MASKS_THERE } ds_masks_state;
 
-/* words: [n_seats][1 + drafts][ld], borrowed: memory that the device reads. DS_E_NOMEM; DS_E_IO: no thread to be had. */
+/* words: [n_seats][1 + drafts][ld], borrowed: memory that the device reads. DS_E_NOMEM; DS_E_IO: no thread to be
+ * had. */
 ds_rc ds_masks_create(ds_masks **out, uint32_t n_seats, uint32_t drafts, uint32_t *words, size_t ld, ds_err *err);
 void ds_masks_destroy(ds_masks *m); /* NULL is fine. Waits for what is being answered */
 /* A seat's rows, for whoever has no question there. */

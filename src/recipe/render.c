@@ -16,14 +16,19 @@
 
 /* What the dialects write differently. */
 typedef struct {
-    const char *block, *call, *param; /* tag names */
+    ds_call_markup m;
     bool system_token;
 } dialect;
 
 static const dialect dialects[] = {
-    [DS_ENC_V41] = { " calls", " invoke", " parameter", true },
-    [DS_ENC_V4] = { "tool_calls", "invoke", "parameter", false },
+    [DS_ENC_V41] = { { DSML, " calls", " invoke", " parameter" }, true },
+    [DS_ENC_V4] = { { DSML, "tool_calls", "invoke", "parameter" }, false },
 };
+
+const ds_call_markup *ds_call_markup_of(ds_encoding e)
+{
+    return &dialects[e].m;
+}
 
 /* Everything is appended to one text; runs are ranges of it until the text stops moving. */
 typedef struct {
@@ -141,23 +146,23 @@ static void tools_block(out *o)
     bool first = true;
 
     text(o, "\n\n## Tools\n\nYou have access to a set of tools to help answer the user's question. You can invoke tools by writing a \"");
-    prose_tag(o, "<", d->block);
+    prose_tag(o, "<", d->m.block);
     text(o, ">\" block like the following:\n\n");
-    prose_tag(o, "<", d->block);
+    prose_tag(o, "<", d->m.block);
     text(o, ">\n");
-    prose_tag(o, "<", d->call);
+    prose_tag(o, "<", d->m.call);
     text(o, " name=\"$TOOL_NAME\">\n");
-    prose_tag(o, "<", d->param);
+    prose_tag(o, "<", d->m.parameter);
     text(o, " name=\"$PARAMETER_NAME\" string=\"true|false\">$PARAMETER_VALUE");
-    prose_tag(o, "</", d->param);
+    prose_tag(o, "</", d->m.parameter);
     text(o, ">\n...\n");
-    prose_tag(o, "</", d->call);
+    prose_tag(o, "</", d->m.call);
     text(o, ">\n");
-    prose_tag(o, "<", d->call);
+    prose_tag(o, "<", d->m.call);
     text(o, " name=\"$TOOL_NAME2\">\n...\n");
-    prose_tag(o, "</", d->call);
+    prose_tag(o, "</", d->m.call);
     text(o, ">\n");
-    prose_tag(o, "</", d->block);
+    prose_tag(o, "</", d->m.block);
     text(o, ">\n\nString parameters should be specified as is and set `string=\"true\"`. For all other types (numbers, booleans, arrays, "
             "objects), pass the "
             "value in JSON format and set `string=\"false\"`.\n\nIf thinking_mode is enabled (triggered by ");
@@ -258,7 +263,7 @@ static void own_parts(out *o, const ds_parts *list)
 
 static void parameter(out *o, ds_str key, bool string)
 {
-    tag(o, "<", o->d->param);
+    tag(o, "<", o->d->m.parameter);
     text(o, " name=\"");
     str(o, key);
     text(o, string ? "\" string=\"true\">" : "\" string=\"false\">");
@@ -266,17 +271,17 @@ static void parameter(out *o, ds_str key, bool string)
 
 static void end_parameter(out *o)
 {
-    tag(o, "</", o->d->param);
+    tag(o, "</", o->d->m.parameter);
     text(o, ">");
 }
 
 static void calls(out *o, const ds_msg *m)
 {
     text(o, "\n\n");
-    tag(o, "<", o->d->block);
+    tag(o, "<", o->d->m.block);
     text(o, ">\n");
     for (const ds_call *c = m->calls; c; c = c->next) {
-        tag(o, "<", o->d->call);
+        tag(o, "<", o->d->m.call);
         text(o, " name=\"");
         str(o, c->name);
         text(o, "\">\n");
@@ -297,10 +302,10 @@ static void calls(out *o, const ds_msg *m)
             end_parameter(o);
         }
         text(o, "\n");
-        tag(o, "</", o->d->call);
+        tag(o, "</", o->d->m.call);
         text(o, ">\n");
     }
-    tag(o, "</", o->d->block);
+    tag(o, "</", o->d->m.block);
     text(o, ">");
 }
 
@@ -435,7 +440,7 @@ static void conversation(out *o)
     generation_header(o);
     if (i->parse_tools && i->tool_choice == DS_CHOICE_REQUIRED && !i->thinking) {
         text(o, "\n\n");
-        tag(o, "<", o->d->block);
+        tag(o, "<", o->d->m.block);
         text(o, ">\n");
     }
 }

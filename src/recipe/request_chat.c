@@ -49,6 +49,11 @@ enum {
     F_TEMPLATE_KWARGS,
     F_CONTINUE_FINAL,
     F_GENERATION_PROMPT,
+    F_GUIDED_JSON,
+    F_GUIDED_REGEX,
+    F_GUIDED_CHOICE,
+    F_GUIDED_GRAMMAR,
+    F_STRUCTURED,
     F_EXTRA_BODY,
     N_FIELDS
 };
@@ -96,6 +101,11 @@ const char *const ds_chat_members[N_FIELDS + 1] = { "model",
                                                     "chat_template_kwargs",
                                                     "continue_final_message",
                                                     "add_generation_prompt",
+                                                    "guided_json",
+                                                    "guided_regex",
+                                                    "guided_choice",
+                                                    "guided_grammar",
+                                                    "structured_outputs",
                                                     "extra_body" };
 
 /* ---- options ---- */
@@ -752,6 +762,11 @@ void ds_request_chat(ds_rp *p, const ds_json *body)
         choose(p, f[F_FUNCTION_CALL], "function_call", true);
     if (ds_rp_stop(p))
         return;
+    ds_rp_guided(p, &(ds_guided_fields){ .json = f[F_GUIDED_JSON],
+                                         .regex = f[F_GUIDED_REGEX],
+                                         .choice = f[F_GUIDED_CHOICE],
+                                         .grammar = f[F_GUIDED_GRAMMAR],
+                                         .structured = f[F_STRUCTURED] });
     ds_rp_tools_end(p, ds_json_get(f[F_RESPONSE_FORMAT], "json_schema"));
     ending(p, f, &continue_final);
     messages(p, f[F_MESSAGES], continue_final);

@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "recipe/request_internal.h"
-#include "schema/schema.h"
 #include "recipe/seal.h"
 
 #define MAX_STOPS 16
@@ -327,82 +326,6 @@ void ds_rp_note_json(ds_rp *p, ds_str s)
             p->mentions_json = true;
             return;
         }
-    }
-}
-
-/* ---- response format ---- */
-
-void ds_rp_json_schema(ds_rp *p, const ds_json *obj, const ds_path *at)
-{
-    static const char *const names[] = { "schema", "strict", "name" };
-    ds_constraint *c = &p->r->info.constraint;
-    const ds_json *f[3];
-    char what[160];
-
-    ds_fields(obj, names, 3, f);
-    ds_rp_str(p, f[2], at, "name", &c->name);
-    ds_rp_bool(p, f[1], at, "strict", &c->strict);
-    if (!f[0]) {
-        ds_rp_missing(p, at, "schema");
-        return;
-    }
-    if (!ds_rp_object(p, f[0], at, "schema"))
-        return;
-    if (!ds_schema_valid(f[0], what, sizeof what))
-        ds_rp_refuse(p, DS_STAGE_FORMAT, at, "schema", "not a JSON Schema: %s", what);
-    else if (c->strict && !ds_schema_enforceable(f[0], what, sizeof what))
-        ds_rp_refuse(p, DS_STAGE_FORMAT, at, "schema", "strict is not possible: %s is not supported", what);
-    else if (p->o->no_constraints && c->strict)
-        ds_rp_refuse(p, DS_STAGE_FORMAT, at, "strict", "this server can't constrain the output");
-    ds_rp_check_json(p, DS_STAGE_FORMAT, f[0], at, "schema");
-    c->kind = DS_CONSTRAINT_JSON_SCHEMA;
-    c->text = ds_rp_json_text(p, f[0], DS_JSON_COMPACT);
-    p->r->conv.response_schema = f[0];
-    p->r->info.json_mode = ds_json_str_eq(ds_json_get(f[0], "type"), "object") || ds_json_str_eq(ds_json_get(f[0], "type"), "array");
-}
-
-void ds_rp_response_format(ds_rp *p, const ds_json *v, const ds_path *at, bool nested, bool allow_regex, bool needs_mention)
-{
-    static const char *const names[] = { "type", "json_schema", "regex" };
-    ds_request_info_data *i = &p->r->info;
-    ds_path in = { at, "json_schema", 0 };
-    const ds_json *f[3];
-
-    if (!ds_rp_object(p, v, at, NULL))
-        return;
-    ds_fields(v, names, 3, f);
-    if (!f[0]) {
-        ds_rp_missing(p, at, "type");
-        return;
-    }
-    switch (ds_rp_enum(p, f[0], at, "type", allow_regex ? "text|json_object|json_schema|regex" : "text|json_object|json_schema")) {
-    case 1:
-        if (needs_mention && !p->mentions_json)
-            ds_rp_refuse(p, DS_STAGE_FORMAT, at, "type", "json_object needs the word \"json\" in some message");
-        i->constraint.kind = DS_CONSTRAINT_JSON_OBJECT;
-        i->json_mode = true;
-        p->r->conv.json_object = true;
-        break;
-    case 2:
-        if (!nested) {
-            ds_rp_json_schema(p, v, at);
-        } else if (!f[1]) {
-            ds_rp_missing(p, at, "json_schema");
-        } else if (ds_rp_object(p, f[1], at, "json_schema")) {
-            ds_rp_json_schema(p, f[1], &in);
-        }
-        break;
-    case 3:
-        if (!p->o->allow_regex || p->o->no_constraints) {
-            ds_rp_refuse(p, DS_STAGE_FORMAT, at, "type", "regex is not supported");
-        } else if (!f[2]) {
-            ds_rp_missing(p, at, "regex");
-        } else if (ds_rp_str(p, f[2], at, "regex", &i->constraint.text)) {
-            i->constraint.kind = DS_CONSTRAINT_REGEX;
-        }
-        break;
-    default:
-        break;
     }
 }
 

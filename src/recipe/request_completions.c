@@ -33,6 +33,11 @@ enum {
     F_BAD_WORDS,
     F_INCLUDE_STOP,
     F_TRUNCATE_PROMPT,
+    F_GUIDED_JSON,
+    F_GUIDED_REGEX,
+    F_GUIDED_CHOICE,
+    F_GUIDED_GRAMMAR,
+    F_STRUCTURED,
     F_BEST_OF,
     F_USER,
     N_FIELDS
@@ -64,6 +69,11 @@ const char *const ds_completions_members[N_FIELDS + 1] = { "model",
                                                            "bad_words",
                                                            "include_stop_str_in_output",
                                                            "truncate_prompt_tokens",
+                                                           "guided_json",
+                                                           "guided_regex",
+                                                           "guided_choice",
+                                                           "guided_grammar",
+                                                           "structured_outputs",
                                                            "best_of",
                                                            "user" };
 
@@ -161,6 +171,12 @@ void ds_request_completions(ds_rp *p, const ds_json *body)
                                              .bad_words = f[F_BAD_WORDS],
                                              .include_stop = f[F_INCLUDE_STOP],
                                              .truncate_prompt = f[F_TRUNCATE_PROMPT] });
+    ds_rp_guided(p, &(ds_guided_fields){ .json = f[F_GUIDED_JSON],
+                                         .regex = f[F_GUIDED_REGEX],
+                                         .choice = f[F_GUIDED_CHOICE],
+                                         .grammar = f[F_GUIDED_GRAMMAR],
+                                         .structured = f[F_STRUCTURED] });
+    i->json_mode = false; /* nothing is parsed here */
     ds_rp_max_tokens(p, f[F_MAX_TOKENS], "max_tokens");
     ds_rp_stop_list(p, f[F_STOP], "stop", false, false);
     ds_rp_bool(p, f[F_STREAM], NULL, "stream", &i->stream);

@@ -183,6 +183,11 @@ void ds_rp_tools_end(ds_rp *p, const ds_json *format);
 /* type text | json_object | json_schema (| regex); `nested`: the schema stands in a member json_schema. */
 void ds_rp_response_format(ds_rp *p, const ds_json *v, const ds_path *at, bool nested, bool allow_regex, bool needs_mention);
 void ds_rp_json_schema(ds_rp *p, const ds_json *obj, const ds_path *at);
+/* vLLM's guided_* and structured_outputs; before ds_rp_tools_end. NULL: absent. */
+typedef struct {
+    const ds_json *json, *regex, *choice, *grammar, *structured;
+} ds_guided_fields;
+void ds_rp_guided(ds_rp *p, const ds_guided_fields *f);
 
 /* ---- history ---- */
 void ds_rp_call_text(ds_rp *p, ds_call *c, const ds_json *arguments, const ds_path *at, const char *key);

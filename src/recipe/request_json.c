@@ -61,6 +61,14 @@ static void put_constraint(ds_buf *b, const ds_request_info_data *i)
         ds_buf_puts(b, "{\"type\":\"regex\",\"regex\":");
         put_str(b, i->constraint.text.p, i->constraint.text.n);
         break;
+    case DS_CONSTRAINT_EBNF:
+        ds_buf_puts(b, "{\"type\":\"ebnf\",\"grammar\":");
+        put_str(b, i->constraint.text.p, i->constraint.text.n);
+        break;
+    case DS_CONSTRAINT_CHOICE:
+        ds_buf_puts(b, "{\"type\":\"choice\",\"choice\":");
+        ds_buf_put(b, i->constraint.text.p, i->constraint.text.n);
+        break;
     case DS_CONSTRAINT_LARK:
         ds_buf_puts(b, "{\"type\":\"lark\",\"grammar\":");
         put_str(b, i->constraint.text.p, i->constraint.text.n);

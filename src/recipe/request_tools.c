@@ -65,7 +65,7 @@ ds_tool *ds_rp_add_tool(ds_rp *p, ds_str name, ds_str description, const ds_json
         else if (type && !ds_json_str_eq(type, "object"))
             ds_rp_refuse(p, DS_STAGE_TOOLS, at, key, "the parameters of '%s' must be of type \"object\"",
                          ds_str_word(word, sizeof word, name));
-        else if (strict && !ds_schema_enforceable(parameters, what, sizeof what))
+        else if (strict && !p->o->own_decoder && !ds_schema_enforceable(parameters, what, sizeof what))
             ds_rp_refuse(p, DS_STAGE_TOOLS, at, key, "strict is not possible for '%s': %s is not supported",
                          ds_str_word(word, sizeof word, name), what);
         ds_rp_check_json(p, DS_STAGE_TOOLS, parameters, at, key);
@@ -225,7 +225,8 @@ void ds_rp_choose_allowed(ds_rp *p, const ds_json *obj, const ds_path *at, bool 
 static void default_thinking(ds_rp *p, const ds_json *format)
 {
     ds_request_info_data *i = &p->r->info;
-    bool forced = i->tool_choice == DS_CHOICE_REQUIRED || ds_json_is(ds_json_get(format, "strict"), DS_JSON_TRUE);
+    bool forced = i->tool_choice == DS_CHOICE_REQUIRED || ds_json_is(ds_json_get(format, "strict"), DS_JSON_TRUE) ||
+                  i->constraint.kind != DS_CONSTRAINT_NONE;
 
     if (p->thinking_asked || p->o->thinking == DS_THINKING_ON || (p->o->thinking == DS_THINKING_AUTO && !forced))
         return;

@@ -979,9 +979,10 @@ ds_rc ds_stream_check(const ds_stream *s, uint32_t index, ds_err *err)
 
     if (!c || !c->finished)
         return ds_fail(err, DS_E_ARG, "stream: choice %u has not finished", index);
-    if (want->kind == DS_CONSTRAINT_NONE || want->kind == DS_CONSTRAINT_LARK || c->finish == DS_FINISH_LENGTH ||
-        c->finish == DS_FINISH_STOP_SEQUENCE || c->finish == DS_FINISH_CONTENT_FILTER || c->finish == DS_FINISH_TOOL_CALLS ||
-        s->info->start == DS_START_CONTENT_KEEP || s->info->start == DS_START_REASONING_KEEP)
+    if (want->kind == DS_CONSTRAINT_NONE || want->kind == DS_CONSTRAINT_LARK || want->kind == DS_CONSTRAINT_EBNF ||
+        want->kind == DS_CONSTRAINT_CHOICE || c->finish == DS_FINISH_LENGTH || c->finish == DS_FINISH_STOP_SEQUENCE ||
+        c->finish == DS_FINISH_CONTENT_FILTER || c->finish == DS_FINISH_TOOL_CALLS || s->info->start == DS_START_CONTENT_KEEP ||
+        s->info->start == DS_START_REASONING_KEEP)
         return DS_OK;
     for (size_t i = 0; i < c->n_items; i++)
         if (c->items[i].kind == ITEM_TEXT)

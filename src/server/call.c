@@ -25,8 +25,10 @@ void ds_call_free(ds_call *c)
         c->x->call = NULL;
     ds_stream_destroy(c->stream);
     ds_request_destroy(c->req);
-    for (uint32_t i = 0; i < c->n_prompts && c->prompts; i++)
+    for (uint32_t i = 0; i < c->n_prompts && c->prompts; i++) {
         ds_ids_free(&c->prompts[i].ids);
+        ds_constrained_end(c->prompts[i].constrained);
+    }
     for (uint32_t i = 0; i < c->n_pictures; i++) {
         ds_picture_free(&c->pictures[i]);
         if (c->images)
@@ -195,6 +197,7 @@ static ds_rc add_prompt(ds_call *c, uint32_t i, const ds_sampling *sampling, uin
 
     q.deadline_us = c->s->o.request_ms * 1000;
     q.cache_domain = c->keyed ? c->tenant : NULL;
+    q.grammar = c->prompts[i].constrained ? ds_constrained_grammar(c->prompts[i].constrained) : NULL;
     q.cookie = (uintptr_t)c;
     q.tag = tag;
     rc = ds_gen_add(m->gen, &q, &c->prompts[i].gen_id, err);
@@ -292,6 +295,18 @@ static bool has_word(const ds_call *c, const char *word)
     return memmem(ds_buf_str(&c->body), c->body.len, word, strlen(word)) != NULL;
 }
 
+/* Compiling a grammar may take as long as its bounds allow. */
+static bool may_be_constrained(const ds_call *c)
+{
+    static const char *const words[] = { "schema\"",        "\"json_object\"", "\"regex\"",  "\"guided_", "\"structured_outputs\"",
+                                         "\"tool_choice\"", "\"strict\"",      "\"grammar\"" };
+
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        if (has_word(c, words[i]))
+            return true;
+    return false;
+}
+
 void ds_call_start(ds_exchange *x, ds_call_kind kind)
 {
     static const char *const prefix[] = { "chatcmpl-", "resp_", "msg_", "cmpl-" };
@@ -331,7 +346,7 @@ void ds_call_start(ds_exchange *x, ds_call_kind kind)
     if (kind == DS_CALL_TOKENIZE && !has_word(c, "\"messages\""))
         c->proto = DS_PROTO_COMPLETIONS;
     /* What takes long, or waits for a disk or for other servers, isn't for this thread. */
-    if (c->body.len >= s->o.worker_body || has_word(c, "\"previous_response_id\"") || has_word(c, "image")) {
+    if (c->body.len >= s->o.worker_body || has_word(c, "\"previous_response_id\"") || has_word(c, "image") || may_be_constrained(c)) {
         s->m.preparing++;
         ds_workers_give(s, c);
         return;
@@ -573,6 +588,20 @@ static bool refused_late(const ds_event *ev)
     return ev->end.rc == DS_E_AGAIN || ev->end.rc == DS_E_ARG || ev->end.rc == DS_E_NOMEM;
 }
 
+/* The answer's grammar couldn't go on, within its bounds. */
+static bool cannot_go_on(ds_call *c, const ds_call_prompt *p)
+{
+    const char *why = p->constrained ? ds_constrained_failure(p->constrained) : NULL;
+
+    if (!why)
+        return false;
+    c->s->m.finished[DS_FINISHED_ERROR]++;
+    c->lost_why = 2;
+    if (c->x && !c->failed)
+        fail_with(c, 400, NULL, why);
+    return true;
+}
+
 static void on_end(ds_call *c, ds_call_prompt *p, uint32_t choice, const ds_event *ev)
 {
     ds_server *s = c->s;
@@ -620,6 +649,8 @@ static void on_end(ds_call *c, ds_call_prompt *p, uint32_t choice, const ds_even
             fail_with(c, 504, "request_timeout", "the request took longer than this server allows");
         break;
     case DS_ENDED_FAILED:
+        if (cannot_go_on(c, p))
+            break;
         if (refused_late(ev)) {
             s->m.finished[DS_FINISHED_REFUSED]++;
             settle(c, DS_FINISHED_REFUSED);

@@ -240,6 +240,23 @@ static ds_rc truncate_prompt(ds_call *c, uint32_t i)
     return rc == DS_OK ? DS_OK : internal(c, rc, &err);
 }
 
+/* What the answers must be: a grammar for each prompt, the same one. */
+static ds_rc constrain(ds_call *c)
+{
+    ds_constrain_what what;
+    ds_err err = { 0 };
+    bool any = false;
+    ds_rc rc = c->s->recipe.no_constraints ? DS_OK : ds_constrain_want(&what, &any, c->info, &err);
+
+    for (uint32_t i = 0; i < c->n_prompts && any && rc == DS_OK; i++)
+        rc = ds_constrain_begin(&c->prompts[i].constrained, c->s->constrain, c->keyed ? c->tenant : NULL, &what, c->info->n, &err);
+    if (rc == DS_E_ARG)
+        return ds_api_fail(&c->refusal, 400, NULL, NULL, what.param, "%s: %s", what.param, err.msg);
+    if (rc == DS_E_AGAIN)
+        return ds_api_fail(&c->refusal, 503, NULL, NULL, NULL, "%s; try again in 1s", err.msg);
+    return rc == DS_OK ? DS_OK : internal(c, rc, &err);
+}
+
 /* Encodes all prompts; what is too long loses its oldest turns where the client asked for that. */
 static ds_rc encode_all(ds_call *c, ds_kit *k)
 {
@@ -333,6 +350,8 @@ void ds_call_prepare(ds_call *c, ds_kit *k)
         c->rc = encode_all(c, k);
     if (c->rc == DS_OK && c->kind == DS_CALL_GENERATE)
         c->rc = encode_bad_words(c, k);
+    if (c->rc == DS_OK && c->kind == DS_CALL_GENERATE)
+        c->rc = constrain(c);
     if (c->rc == DS_OK && c->kind == DS_CALL_GENERATE)
         c->rc = embed_pictures(c);
     if (c->rc == DS_OK && c->kind == DS_CALL_GENERATE)

@@ -152,6 +152,7 @@ ds_rc ds_server_create(ds_server **out, const ds_server_opts *o, ds_err *err)
         s->recipe = *o->recipe;
     else
         ds_recipe_opts_init(&s->recipe);
+    s->recipe.own_decoder = !s->recipe.no_constraints;
     rc = set_up(s, err);
     if (rc != DS_OK) {
         ds_server_destroy(s);
@@ -171,6 +172,7 @@ void ds_server_destroy(ds_server *s)
     ds_store_close(s->store);
     ds_seal_destroy(s->seal);
     ds_encoder_destroy(s->kit.encoder);
+    ds_constrain_destroy(s->constrain);
     if (s->epoll_fd >= 0)
         close(s->epoll_fd);
     if (s->wake_fd >= 0)
@@ -217,6 +219,8 @@ static void *load(void *arg)
     ds_server *s = arg;
 
     s->load_rc = s->hooks.load(s->hooks.ctx, &s->model, &s->load_err);
+    if (s->load_rc == DS_OK)
+        s->load_rc = ds_constrain_create(&s->constrain, s->model.tokenizer, s->model.stop_ids, s->model.n_stop_ids, NULL, &s->load_err);
     atomic_store_explicit(&s->loaded, true, memory_order_release);
     ds_server_wake(s);
     return NULL;

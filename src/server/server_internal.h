@@ -13,6 +13,7 @@
 
 #include "base/buf.h"
 #include "base/json.h"
+#include "constrain/constrain.h"
 #include "recipe/bad_words.h"
 #include "server/auth.h"
 #include "server/framing.h"
@@ -114,6 +115,7 @@ typedef enum { DS_CALL_GENERATE, DS_CALL_COUNT, DS_CALL_TOKENIZE } ds_call_kind;
 typedef struct {
     ds_ids ids;
     uint32_t max_tokens;
+    ds_constrained *constrained; /* NULL: the answer may be anything */
     uint64_t gen_id;
     bool live, begun;
 } ds_call_prompt;
@@ -182,6 +184,7 @@ struct ds_server {
     atomic_uint asks;
     /* set by load before `loaded` (release), read by the loop after it (acquire), then [const] */
     ds_server_model model;
+    ds_constrain *constrain; /* locks itself */
     ds_rc load_rc;
     ds_err load_err;
     atomic_bool loaded;

@@ -1,0 +1,13 @@
+/* What is compiled. */
+#ifndef DS_CONSTRAIN_CONSTRAIN_INTERNAL_H
+#define DS_CONSTRAIN_CONSTRAIN_INTERNAL_H
+
+#include "base/buf.h"
+#include "constrain/constrain.h"
+
+/* As the front end of its kind; DS_E_ARG also for text that isn't JSON where it must be. */
+ds_rc constrain_compile(ds_grammar **out, const ds_constrain_what *what, const ds_grammar_opts *o, ds_err *err);
+/* Appends all that compile depends on: equal for equal grammars. */
+void constrain_describe(ds_buf *b, const ds_constrain_what *what);
+
+#endif
