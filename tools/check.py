@@ -31,6 +31,7 @@ MAY_SEE = {
     "net": {"base"},
     "engine": {"base", "format", "kern", "model", "kv", "policy"},
     "kvstore": {"base", "kv", "net"},
+    "kvlink": {"base", "kv", "engine"},
     "parallel": {"base", "net", "policy"},
     "cluster": {"base", "kv", "net", "policy"},
     "server": {"base", "constrain", "recipe", "reply", "image", "policy"},

@@ -85,12 +85,12 @@ typedef struct {
     int drafts;             /* drafts verified for a sequence in a step: 0 = off, N, DS_ENGINE_DRAFTS_AUTO = while it pays */
     uint32_t verify_rows;   /* draft rows of all sequences in a step at most; 0 = 64 */
 
-    /* A store of blocks outside the engine (struct ds_store, engine/store.h), which must outlive it; NULL: none. Not
-     * together with kv_memory. Its buffers are part of the plan, as host_kv. */
+    /* A store of blocks outside the engine (struct ds_store, engine/store.h), which must outlive it; NULL: none, or
+     * with kv_memory the engine's own. kv_memory is what its buffers take; 0 = 64 blocks and 4 states. */
     const struct ds_store *store;
-    uint32_t stage_blocks, stage_states; /* buffers; 0 = 64 and 4 */
-    uint32_t fetches;                    /* requests that wait for something from a store at a time; 0 = 8 */
-    uint32_t fetch_ms;                   /* they wait so long at most, and then compute; 0 = 1,000 */
+    uint32_t fetches;  /* requests that wait for something from a store at a time; 0 = 8 */
+    uint32_t fetch_ms; /* they wait so long at most, and then compute; 0 = 1,000 */
+    bool handoff;      /* sequences may be exported and imported: takes a block and a state of stage memory */
 
     ds_engine_identity identity;
 
@@ -143,6 +143,27 @@ void ds_engine_cancel(ds_engine *e, uint64_t id);
 /* Ends one sample with the given reason at the next turn, keeping what it has (a stop that only the reader of the
  * text can see). */
 void ds_engine_finish_sample(ds_engine *e, uint64_t id, uint32_t sample);
+
+/* ---- handoff ----
+ *
+ * A sequence leaves one engine and goes on in another with the bits that it would have had in one. Its record
+ * (docs/formats/handoff.md) has its tokens, its window state and the block that isn't whole; whole blocks go by
+ * their keys, through a store that both engines have. What the other one doesn't find there it computes again. */
+
+typedef struct ds_engine_export ds_engine_export;
+/* Takes a request with one sample out of this engine. While its prompt is computed it goes on; at its first token or
+ * behind, it stops. It ends here with DS_ENDED_CANCELED. DS_E_ARG: no such request, several samples, exported
+ * already, or the engine has no `handoff`. DS_E_NOMEM. */
+ds_rc ds_engine_export_begin(ds_engine_export **out, ds_engine *e, uint64_t id, ds_err *err);
+/* Waits for the record for at most timeout_ms. DS_OK: *record of *n bytes, until free. DS_E_AGAIN: not yet.
+ * DS_E_CANCELED: the request ended before. */
+ds_rc ds_engine_export_wait(ds_engine_export *x, uint32_t timeout_ms, const uint8_t **record, size_t *n, ds_err *err);
+void ds_engine_export_free(ds_engine_export *x); /* at any time; NULL is fine */
+
+/* As add, for a request that an engine of the same identity exported: q is what that one was given, but its cookie;
+ * max_tokens counts the tokens of before. The same events come but for those tokens. A grammar must be where these
+ * tokens lead. DS_E_FORMAT: not a record, or not of this request or engine. */
+ds_rc ds_engine_import(ds_engine *e, const ds_gen_request *q, const uint8_t *record, size_t n, uint64_t *id, ds_err *err);
 
 /* ---- events ------------------------------------------------------------------------------------------------------ */
 

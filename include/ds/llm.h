@@ -22,16 +22,19 @@ enum { DS_LLM_STOP_IDS = 16 };
 
 /* Zero means the default that is named. */
 typedef struct {
-    const char *device;   /* "cpu", "cuda", "cuda:N"; "auto" = a GPU where there is one; the CPU */
-    const char *kernels;  /* of the CPU: "ref", "avx2", "avx512", "amx"; NULL = the best here */
-    ds_engine_mode mode;  /* CED */
-    bool bf16;            /* activations; f32 */
-    bool pin;             /* helper threads stay each on a CPU of its own, unless there are more threads than CPUs; no */
-    uint32_t threads;     /* one for each CPU */
-    uint32_t max_context; /* tokens of prompt and output; the model's limit, or what fits into memory */
-    uint32_t max_running; /* sequences decoded at a time; 16 */
-    int drafts;           /* as in ds_engine_opts: 0 = off, N, DS_ENGINE_DRAFTS_AUTO */
-    uint32_t step_tokens; /* rows of a step at most; 512. Changes no result */
+    const char *device;    /* "cpu", "cuda", "cuda:N"; "auto" = a GPU where there is one; the CPU */
+    const char *kernels;   /* of the CPU: "ref", "avx2", "avx512", "amx"; NULL = the best here */
+    ds_engine_mode mode;   /* CED */
+    bool bf16;             /* activations; f32 */
+    bool pin;              /* helper threads stay each on a CPU of its own, unless there are more threads than CPUs; no */
+    uint32_t threads;      /* one for each CPU */
+    uint32_t max_context;  /* tokens of prompt and output; the model's limit, or what fits into memory */
+    uint32_t max_running;  /* sequences decoded at a time; 16 */
+    int drafts;            /* as in ds_engine_opts: 0 = off, N, DS_ENGINE_DRAFTS_AUTO */
+    uint32_t step_tokens;  /* rows of a step at most; 512. Changes no result */
+    const char *kv_dir;    /* prefixes are kept in this directory, for later opens too; none. One process has it open at a time */
+    uint64_t kv_capacity;  /* bytes of its files at most; no bound */
+    const char *cache_dir; /* with kv_dir: where the digest of the model's files is remembered; it is computed each time */
 } ds_llm_opts;
 
 /* opts may be NULL. On failure *out is NULL and nothing is held. DS_E_ARG, DS_E_FORMAT, DS_E_IO, DS_E_NOMEM. */

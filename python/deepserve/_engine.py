@@ -17,7 +17,7 @@ DRAFTS_AUTO = -1
 
 class LlmOpts(C.Structure):
     _fields_ = [("device", text), ("kernels", text), ("mode", C.c_int), ("bf16", C.c_bool), ("pin", C.c_bool), ("threads", u32), ("max_context", u32), ("max_running", u32), ("drafts", C.c_int),
-                ("step_tokens", u32)]
+                ("step_tokens", u32), ("kv_dir", text), ("kv_capacity", u64), ("cache_dir", text)]
 
 
 class Sampling(C.Structure):

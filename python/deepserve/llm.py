@@ -224,15 +224,18 @@ class _Job:
 
 
 class LLM:
-    """A model directory, opened. speculate: "auto", "off" or drafts a step; never changes a text. Threads: calls of generate() wait for each other; prompts
+    """A model directory, opened. speculate: "auto", "off" or drafts a step; never changes a text. kv_dir: a directory in which prefixes are kept, for
+    later uses of the same model too; one process has it at a time. Threads: calls of generate() wait for each other; prompts
     of one call run together, max_num_seqs at a time. Close it, or use it in a with statement."""
 
-    def __init__(self, model, *, mode="ced", dtype="float32", device="cpu", kernels=None, threads=None, max_model_len=None, max_num_seqs=16, speculate="auto"):
+    def __init__(self, model, *, mode="ced", dtype="float32", device="cpu", kernels=None, threads=None, max_model_len=None, max_num_seqs=16, speculate="auto",
+                 kv_dir=None):
         self._as_parameter_, self._lock, self._next = None, threading.Lock(), 0
         self._lent = {}  # embeddings that the engine may still read, by request
         self._c = E.load()
         o = E.LlmOpts(bytes_of(device), None if kernels is None else bytes_of(kernels), _choice(MODES, mode, "mode"), _choice(DTYPES, dtype, "dtype"), False, _u(threads or 0, "threads", 31),
-                      _u(max_model_len or 0, "max_model_len", 31), _u(max_num_seqs, "max_num_seqs", 31), _drafts(speculate))
+                      _u(max_model_len or 0, "max_model_len", 31), _u(max_num_seqs, "max_num_seqs", 31), _drafts(speculate),
+                      0, None if kv_dir is None else bytes_of(str(kv_dir)))
         err, opened = Err(), C.c_void_p()
         check(self._c.ds_llm_open(opened, bytes_of(str(model)), o, err), err)
         self._as_parameter_ = opened

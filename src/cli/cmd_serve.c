@@ -21,13 +21,13 @@
 
 typedef struct {
     const char *model, *device, *cache_dir, *host, *unix_path, *admin, *tls_cert, *tls_key, *cors, *keys, *prefix, *responses_db,
-        *access_log, *otlp, *speculate, *replay, *config;
-    ds_opt_list names, set;
+        *access_log, *otlp, *speculate, *replay, *config, *kv;
+    ds_opt_list names, set, kv_dirs;
     int mode, act, kernels, encoding, log_level, thinking, unknown_members;
     bool dump_config, no_tcp, strict_model, image_urls, metrics_auth, prefix_cache, quiet, pin;
     int64_t port, threads, engines, context, max_running, max_requests, step_tokens, prefills, replay_keep, kv_blocks, saved_states,
         verify_rows, connections, workers, step_us, phases;
-    uint64_t memory, kv_memory, max_head, max_body, max_output_queue, responses_bytes;
+    uint64_t memory, kv_memory, kv_capacity, max_head, max_body, max_output_queue, responses_bytes;
     uint64_t header_ms, body_ms, stall_ms, keepalive_ms, idle_ms, drain_ms, request_ms, body_rate, responses_ttl_ms, target_tbt_ms;
 } options;
 
@@ -60,6 +60,9 @@ static const ds_opt table[] = {
     { .name = "max-requests", .type = DS_OPT_INT, O(max_requests), .def = "256", .arg = "N", .min = 1, .max = 1 << 20, .help = "requests accepted and not ended, waiting ones too; more get a 429" },
     { .name = "memory", .type = DS_OPT_BYTES, O(memory), .def = "0", .arg = "BYTES", .min = 0, .max = INFINITY, .help = "for caches and buffers; 0 = up to 90% of what is free, less the weights" },
     { .name = "kv-memory", .type = DS_OPT_BYTES, O(kv_memory), .def = "0", .arg = "BYTES", .min = 0, .max = INFINITY, .help = "of that, for prefixes that leave the engine's own blocks: they come back from there; 0 = none" },
+    { .name = "kv-dir", .type = DS_OPT_LIST, O(kv_dirs), .arg = "DIR", .help = "keep prefixes in this directory: they are there after a restart too. May be repeated, each is a device then, and one or two of them may fail" },
+    { .name = "kv", .type = DS_OPT_STR, O(kv), .arg = "unix:PATH", .help = "keep prefixes in the store of this kvd, which other servers use too; instead of --kv-dir" },
+    { .name = "kv-capacity", .type = DS_OPT_BYTES, O(kv_capacity), .def = "16GiB", .arg = "BYTES", .min = 0, .max = INFINITY, .help = "of all files in --kv-dir together; 0 = no bound" },
     { .name = "step-tokens", .type = DS_OPT_INT, O(step_tokens), .def = "512", .arg = "TOKENS", .min = 1, .max = 1 << 18, .help = "rows of an engine step at most" },
     { .name = "prefills", .type = DS_OPT_INT, O(prefills), .def = "4", .arg = "N", .min = 1, .max = 4096, .help = "prompts in progress at a time" },
     { .name = "replay-keep", .type = DS_OPT_INT, O(replay_keep), .def = "0", .arg = "TOKENS", .min = 0, .max = 1 << 16, .help = "of a cached prefix without saved state, computed again; 0 = the model's window. More come closer to a cold run" },
@@ -157,19 +160,6 @@ static void ready(void *ctx)
 
 /* ---- the model ---- */
 
-/* deepserve's place in the user's cache directory, as the XDG rules have it; NULL: there is none. */
-static const char *user_cache(char *out, size_t cap)
-{
-    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
-    int n = -1;
-
-    if (cache && cache[0] == '/')
-        n = snprintf(out, cap, "%s/deepserve", cache);
-    else if (home && home[0] == '/')
-        n = snprintf(out, cap, "%s/.cache/deepserve", home);
-    return n > 0 && (size_t)n < cap ? out : NULL;
-}
-
 static void say_model(const ds_service *s)
 {
     const ds_model_digest_info *info;
@@ -235,12 +225,18 @@ static ds_rc load(void *ctx, ds_server_model *out, ds_err *err)
         .engines = (uint32_t)o->engines,
         .image_token = s->image_token,
         .dialect = o->encoding == 1 ? "v4" : "v4.1",
-        .cache_dir = o->cache_dir ? o->cache_dir : user_cache(cache, sizeof cache),
+        .cache_dir = o->cache_dir ? o->cache_dir : ds_cli_user_cache(cache, sizeof cache),
+        .kv_dirs = o->kv_dirs.v,
+        .n_kv_dirs = (uint32_t)o->kv_dirs.n,
+        .kv_capacity = o->kv_capacity,
+        .kv_address = o->kv,
         .stub = o->replay ? &stub : NULL,
     };
     const int32_t *ids;
     ds_rc rc;
 
+    if (o->replay && (o->kv_dirs.n || o->kv))
+        return ds_fail(err, DS_E_ARG, "--kv-dir, --kv: recorded answers (--replay-file) have no KV to keep");
     if (o->replay && o->kv_memory)
         return ds_fail(err, DS_E_ARG, "--kv-memory: recorded answers (--replay-file) have no KV to keep");
     rc = ds_service_open(&s->s, o->model, &so, err);
@@ -359,6 +355,8 @@ static int check_values(const options *o)
                             ds_quote(q, sizeof q, o->otlp, strlen(o->otlp)));
     if (!o->tls_cert != !o->tls_key)
         return ds_cli_wrong("serve", "--tls-cert and --tls-key belong together");
+    if (o->kv && o->kv_dirs.n)
+        return ds_cli_wrong("serve", "--kv and --kv-dir exclude each other");
     if (o->no_tcp && !o->unix_path)
         return ds_cli_wrong("serve", "--no-tcp needs --unix-socket");
     if (o->unix_path && o->admin && strcmp(o->unix_path, o->admin) == 0)

@@ -31,6 +31,7 @@ int ds_cli_speculate(int *out, const char *word, const char *command)
 
 ds_rc ds_cli_gen_open(ds_cli_gen *g, const ds_cli_gen_opts *o, int speculate, uint32_t parallel, ds_err *err)
 {
+    char cache[4096];
     const ds_llm_opts lo = {
         .device = o->device,
         .kernels = ds_cli_kernels(o->kernels),
@@ -42,6 +43,9 @@ ds_rc ds_cli_gen_open(ds_cli_gen *g, const ds_cli_gen_opts *o, int speculate, ui
         .max_running = parallel,
         .drafts = speculate,
         .step_tokens = (uint32_t)o->chunk,
+        .kv_dir = o->kv_dir,
+        .kv_capacity = o->kv_capacity,
+        .cache_dir = o->kv_dir ? ds_cli_user_cache(cache, sizeof cache) : NULL,
     };
     ds_rc rc;
 

@@ -3,6 +3,8 @@
 #ifndef DS_CLI_GEN_H
 #define DS_CLI_GEN_H
 
+#include <math.h>
+
 #include <ds/llm.h>
 #include <ds/request.h>
 #include <ds/tokenizer.h>
@@ -11,11 +13,12 @@
 #include "cli/model_cli.h"
 
 typedef struct {
-    const char *model, *speculate, *device;
+    const char *model, *speculate, *device, *kv_dir;
     int mode, act, kernels;
     int64_t threads, parallel, chunk, context, max_tokens, min_tokens, top_k, seed;
     bool ignore_eos, pin;
     double temperature, top_p, min_p, repetition, presence, frequency;
+    uint64_t kv_capacity;
     ds_opt_list stop;
 } ds_cli_gen_opts;
 
@@ -51,6 +54,10 @@ typedef struct {
     DS_CLI_OPT_THREADS(offsetof(options_type, g.threads)), \
     DS_CLI_OPT_PIN(offsetof(options_type, g.pin)), \
     DS_CLI_OPT_CHUNK(offsetof(options_type, g.chunk)), \
+    { .name = "kv-dir", .type = DS_OPT_STR, .offset = offsetof(options_type, g.kv_dir), .arg = "DIR", \
+      .help = "keep prefixes in this directory: the next run finds them" }, \
+    { .name = "kv-capacity", .type = DS_OPT_BYTES, .offset = offsetof(options_type, g.kv_capacity), .def = "16GiB", .arg = "BYTES", .min = 0, .max = INFINITY, \
+      .help = "of the files in --kv-dir; 0 = no bound" }, \
     { .name = "context", .type = DS_OPT_INT, .offset = offsetof(options_type, g.context), .def = "0", .arg = "TOKENS", .min = 0, .max = INT32_MAX, \
       .help = "prompt and answer at most; 0 = the model's limit, or what fits" }
 /* clang-format on */

@@ -151,3 +151,15 @@ ds_rc ds_cli_ids_check(const ds_cli_ids *ids, uint32_t vocab, ds_err *err)
     }
     return DS_OK;
 }
+
+const char *ds_cli_user_cache(char *out, size_t cap)
+{
+    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    int n = -1;
+
+    if (cache && cache[0] == '/')
+        n = snprintf(out, cap, "%s/deepserve", cache);
+    else if (home && home[0] == '/')
+        n = snprintf(out, cap, "%s/.cache/deepserve", home);
+    return n > 0 && (size_t)n < cap ? out : NULL;
+}

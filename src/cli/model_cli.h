@@ -32,4 +32,7 @@ ds_rc ds_cli_ids_parse(ds_cli_ids *ids, const char *arg, bool *wrong_use, ds_err
 /* Ids outside 0 .. vocab-1 are refused. */
 ds_rc ds_cli_ids_check(const ds_cli_ids *ids, uint32_t vocab, ds_err *err);
 
+/* deepserve's place in the user's cache directory, as the XDG rules have it; NULL: there is none. */
+const char *ds_cli_user_cache(char *out, size_t cap);
+
 #endif

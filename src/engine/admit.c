@@ -101,7 +101,8 @@ static void restart(ds_eng_loop *e, ds_eng_sample *s)
     e->turn.recomputed_tokens += s->pos;
     s->pos = s->pos_max = 0;
     s->n_published = 0;
-    s->fetch_over = false;
+    s->fetch_over = s->fetch_waits = false;
+    s->fetch_until_us = 0;
     ds_eng_enqueue(e, s);
 }
 
@@ -209,7 +210,8 @@ static void unpark(ds_eng_loop *e, ds_eng_sample *s)
     release_parked(e, s);
     s->pos = s->pos_max = 0;
     s->n_published = 0;
-    s->fetch_over = false;
+    s->fetch_over = s->fetch_waits = false;
+    s->fetch_until_us = 0;
 }
 
 bool ds_eng_make_room(ds_eng_loop *e, const ds_eng_sample *for_whom)
@@ -548,7 +550,7 @@ static verdict fetch_more(ds_eng_loop *e, ds_eng_step *st, ds_eng_sample *s, con
     ds_eng_let_go(e, s); /* of an earlier fetch that brought a part */
     ds_eng_fetch(e, st, s,
                  &(ds_eng_prefix){ .n = n, .exact = p->exact, .fetch_state = p->kind == HIT_STATE && p->state == NONE, .state = p->state });
-    return s->state == S_FETCHING ? NOT_YET : ADMITTED;
+    return s->state == S_FETCHING || s->fetch_waits ? NOT_YET : ADMITTED;
 }
 
 /* Else it would wait for memory that it has itself. */
@@ -572,17 +574,33 @@ static void count_fetched(ds_eng_loop *e, const ds_eng_sample *s, uint32_t hits)
     e->turn.hit_host_tokens += near * DS_BLOCK_TOKENS;
 }
 
+/* The store had too few buffers for all that it promised; it has its time to find more. */
+static bool waits_for_buffers(const ds_eng_loop *e, ds_eng_sample *s, uint64_t now_us)
+{
+    if (!s->fetch_waits)
+        return false;
+    if (s->fetch_seen == e->n_kicks + e->fetches.n_given && now_us < s->fetch_until_us)
+        return true;
+    s->fetch_over = s->fetch_over || now_us >= s->fetch_until_us;
+    s->fetch_waits = false;
+    return false;
+}
+
 static verdict admit_prompt(ds_eng_loop *e, ds_eng_step *st, ds_eng_sample *s, uint64_t now_us)
 {
     ds_eng_request *r = s->req;
-    bool fork = r->fork_pending && s->index == 0, ask = e->store && !s->fetch_over && !r->no_cache && now_us >= e->store_rest_us;
-    where look = !ask ? DEVICE_ONLY : ds_states_next(&e->states) == NONE ? AND_STORED_BLOCKS : AND_STORED_STATES;
+    bool fork = r->fork_pending && s->index == 0, ask;
+    where look;
     uint32_t hits, state = NONE;
     found f, p;
     verdict v;
 
     if (e->n_prefilling == e->o->prefills || (e->o->mode == DS_ENGINE_CED && e->n_free_tails == 0))
         return NOT_YET;
+    if (waits_for_buffers(e, s, now_us))
+        return NOT_YET;
+    ask = e->store && !s->fetch_over && !r->no_cache && now_us >= e->store_rest_us;
+    look = !ask ? DEVICE_ONLY : ds_states_next(&e->states) == NONE ? AND_STORED_BLOCKS : AND_STORED_STATES;
     s->goal = s->n_out > 0 ? r->n_prompt + s->n_out - 1 : r->n_prompt - fork;
     f = find_hit(e, s, DEVICE_ONLY, now_us);
     p = ask ? find_hit(e, s, look, now_us) : f;
@@ -603,8 +621,12 @@ static verdict admit_prompt(ds_eng_loop *e, ds_eng_step *st, ds_eng_sample *s, u
         state = ds_eng_take_state(e, st);
     if (f.kind == HIT_STATE)
         ds_states_unpin(&e->states, f.state);
-    if (fork && state == NONE)
+    if (fork && state == NONE) {
+        ds_eng_sample *h = e->n_running == 0 ? worst_holder(e, s) : NULL;
+        if (h) /* it may have the state that is missing, and wait for one too */
+            take_back(e, h);
         return NOT_YET;
+    }
     s->fork = fork;
     s->fork_state = state;
     hits = f.pos / DS_BLOCK_TOKENS;
@@ -628,9 +650,63 @@ static verdict admit_prompt(ds_eng_loop *e, ds_eng_step *st, ds_eng_sample *s, u
     return ADMITTED;
 }
 
+/* A sequence that comes from another engine goes on where it was, if its whole blocks are here or in the store.
+ * False: they aren't, and it is computed again. */
+static bool admit_import(ds_eng_loop *e, ds_eng_step *st, ds_eng_sample *s, uint64_t now_us, verdict *v)
+{
+    uint32_t P = s->import->pos, full = P / DS_BLOCK_TOKENS, n_exact, block = NONE;
+    bool exact = s->req->reproducible || !s->approx, ask = e->store && !s->fetch_over && now_us >= e->store_rest_us;
+    found f = { .state = NONE, .exact = exact, .most = full }, p;
+
+    s->goal = P;
+    *v = NOT_YET;
+    if (waits_for_buffers(e, s, now_us))
+        return true;
+    f.run = run_of_blocks(e, s, full, exact, DEVICE_ONLY, &n_exact);
+    f.pos = f.run * DS_BLOCK_TOKENS;
+    if (f.run < full) {
+        p = f;
+        if (next_is_expected(e, s, &f))
+            return true;
+        if (!ask || run_of_blocks(e, s, full, exact, AND_STORED_BLOCKS, &n_exact) < full) {
+            ds_eng_drop_import(s);
+            return false;
+        }
+        p.kind = HIT_REPLAY;
+        p.pos = full * DS_BLOCK_TOKENS;
+        *v = fetch_more(e, st, s, &f, &p);
+        if (*v != ADMITTED)
+            return true;
+        *v = NOT_YET; /* what came is looked at in the next turn */
+        return true;
+    }
+    if (!holds_only_hits(e, s, &f))
+        ds_eng_let_go(e, s);
+    if (!fits(e, s, &f)) {
+        *v = NO_MEMORY;
+        return true;
+    }
+    if (e->handoff_busy)
+        return true;
+    take_hits(e, s, full, exact);
+    s->n_blocks = full;
+    if (P % DS_BLOCK_TOKENS)
+        s->blocks[s->n_blocks++] = block = ds_eng_take_block(e, st);
+    take_seat(e, st, s);
+    ds_eng_place_import(e, st, s, block);
+    s->pos = s->pos_max = P;
+    s->n_published = full;
+    s->state = S_DECODE;
+    *v = ADMITTED;
+    return true;
+}
+
 static verdict admit(ds_eng_loop *e, ds_eng_step *st, ds_eng_sample *s, uint64_t now_us)
 {
     verdict v;
+
+    if (s->import && admit_import(e, st, s, now_us, &v))
+        return v;
 
     if (s->parked == NONE)
         return admit_prompt(e, st, s, now_us);
@@ -673,7 +749,7 @@ void ds_eng_admit(ds_eng_loop *e, ds_eng_step *st, uint64_t now_us)
         uint32_t level = s->level;
         verdict v;
         looks -= looks > 0;
-        if (s->state == S_FETCHING) {
+        if (s->state == S_FETCHING || s->req->export) {
             head[level] = next;
             continue;
         }

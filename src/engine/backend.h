@@ -129,6 +129,7 @@ typedef struct {
     float least_chance;  /* drafts less likely to be kept than this aren't verified, the first of a sequence excepted; 0: all are */
     bool after_work;     /* there was work all the time since the step before: waiting for this one is idleness */
     ds_dev_out *out;     /* [n_rows] */
+    ds_rc ops_rc;        /* not DS_OK: what operations brought to the stage memory means nothing */
     /* the device's account of the step */
     uint64_t run_ns, draft_ns;
     bool cut;         /* sequences left it on the way: its time says nothing about its rows */

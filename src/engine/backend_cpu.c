@@ -696,6 +696,7 @@ static void update(cpu_dev *d, ds_dev_step *s, const job *j)
 static void run_step(cpu_dev *d, ds_dev_step *s)
 {
     uint64_t begin = ds_now_ns();
+    bool staged = false;
 
     s->cut = false;
     s->q = s->qc = s->qq = 0.0;
@@ -703,8 +704,10 @@ static void run_step(cpu_dev *d, ds_dev_step *s)
     s->idle_ns = s->after_work && d->ended_ns ? begin - d->ended_ns : 0;
     d->now = s;
     fetch_ahead(d);
-    for (uint32_t i = 0; i < s->n_ops; i++)
+    for (uint32_t i = 0; i < s->n_ops; i++) {
         run_op(d, &s->ops[i]);
+        staged = staged || s->ops[i].kind >= DS_DEV_SAVE_BLOCK;
+    }
     collect_jobs(d, s);
     make_drafts(d, s);
     ask_for_masks(d, s);
@@ -714,6 +717,7 @@ static void run_step(cpu_dev *d, ds_dev_step *s)
         update(d, s, &d->jobs[i]);
     for (uint32_t k = 0; k < d->n_ahead; k++)
         d->ahead_of[k] = d->slot[d->ahead[k]];
+    s->ops_rc = staged ? ds_runner_staged(d->run, NULL) : DS_OK; /* rows have waited for theirs, if there were any */
     d->ended_ns = ds_now_ns();
     s->run_ns = d->ended_ns - begin;
 }

@@ -374,6 +374,7 @@ static void run_step(null_dev *d, ds_dev_step *s)
 {
     uint32_t left = s->draft_rows;
 
+    s->ops_rc = DS_OK;
     for (uint32_t i = 0; i < s->n_ops; i++)
         run_op(d, &s->ops[i]);
     for (uint32_t i = 0; i < s->n_rows; i++) {

@@ -84,6 +84,10 @@ static const char *check_step(const ds_eng_loop *e, const ds_eng_step *st)
             if (tails[st->after[i].what]++)
                 return WRONG("tail %u twice", st->after[i].what);
             break;
+        case AFTER_HANDOFF:
+            if (!e->handoff_busy)
+                return WRONG("a step uses the buffers of handoffs, which are free");
+            break;
         case AFTER_DROP:
             if (e->fetches.f[st->after[i].what].ticket == 0 || e->fetches.f[st->after[i].what].who)
                 return WRONG("fetch %u isn't one that is read", st->after[i].what);

@@ -54,8 +54,6 @@ static ds_rc fill(ds_engine_opts *o, uint32_t context_limit, uint32_t model_draf
     o->state_ttl_ms = or_default(o->state_ttl_ms, 600000);
     o->ageing_ms = or_default(o->ageing_ms, 1000);
     o->verify_rows = or_default(o->verify_rows, 64);
-    o->stage_blocks = or_default(o->stage_blocks, 64);
-    o->stage_states = or_default(o->stage_states, 4);
     o->fetches = or_default(o->fetches, 8);
     o->fetch_ms = or_default(o->fetch_ms, 1000);
     if ((rc = range("max_running", o->max_running, 1, 4096, err)) != DS_OK ||
@@ -64,8 +62,6 @@ static ds_rc fill(ds_engine_opts *o, uint32_t context_limit, uint32_t model_draf
         (rc = range("max_samples", o->max_samples, 1, 32, err)) != DS_OK ||
         (rc = range("step_tokens", o->step_tokens, 1, 1u << 18, err)) != DS_OK ||
         (rc = range("verify_rows", o->verify_rows, 1, 1u << 16, err)) != DS_OK ||
-        (rc = range("stage_blocks", o->stage_blocks, 1, 1u << 28, err)) != DS_OK ||
-        (rc = range("stage_states", o->stage_states, 1, 1u << 24, err)) != DS_OK ||
         (rc = range("fetches", o->fetches, 1, 256, err)) != DS_OK || (rc = range("fetch_ms", o->fetch_ms, 1, 600000, err)) != DS_OK ||
         (rc = range("mode", o->mode, 0, DS_ENGINE_EXACT, err)) != DS_OK)
         return rc;
@@ -101,58 +97,57 @@ static ds_backend_size sizes(const ds_engine_opts *o, const ds_gen_plan *p)
         .max_logits = o->max_running + (o->drafts ? o->verify_rows : 0) + DS_DEV_PROMPT_LOGITS,
         .bf16 = o->bf16,
         .no_drafts = o->drafts == 0,
-        .n_stage_blocks = o->store ? o->stage_blocks : p->host_blocks,
-        .n_stage_states = o->store ? o->stage_states : p->host_states,
+        .n_stage_blocks = p->host_blocks + o->handoff,
+        .n_stage_states = p->host_states + o->handoff,
     };
 }
 
 /* ---- the plan ---------------------------------------------------------------------------------------------------- */
 
-/* Host memory for what leaves the device: one state for so many blocks, since a state is what a hit goes on from. */
-enum { BLOCKS_A_STATE = 16, MAX_HOST_BLOCKS = 1 << 28 };
-
-static ds_rc share_host(ds_gen_plan *p, const ds_engine_opts *o, uint64_t block_bytes, uint64_t slot_bytes, ds_err *err)
-{
-    uint64_t states, blocks;
-
-    slot_bytes += DS_KV_STATE_HEADER;
-    if (o->store && o->kv_memory)
-        return ds_fail(err, DS_E_ARG, "engine: host memory for prefixes besides a store: the store has its own");
-    if (o->store && o->no_prefix_cache)
-        return ds_fail(err, DS_E_ARG, "engine: a store without a prefix cache");
-    if (o->store)
-        p->host_kv = o->stage_blocks * block_bytes + o->stage_states * slot_bytes;
-    if (!o->kv_memory)
-        return DS_OK;
-    if (o->no_prefix_cache)
-        return ds_fail(err, DS_E_ARG, "engine: host memory for prefixes without a prefix cache");
-    if (o->kv_memory < block_bytes + slot_bytes)
-        return ds_fail(err, DS_E_ARG, "engine: %llu bytes of host memory hold not even one block and one state, %llu",
-                       (unsigned long long)o->kv_memory, (unsigned long long)(block_bytes + slot_bytes));
-    states = o->kv_memory / (BLOCKS_A_STATE * block_bytes + slot_bytes);
-    if (states == 0)
-        states = 1;
-    if (states > MAX_HOST_BLOCKS / BLOCKS_A_STATE)
-        states = MAX_HOST_BLOCKS / BLOCKS_A_STATE;
-    blocks = (o->kv_memory - states * slot_bytes) / block_bytes;
-    if (blocks > MAX_HOST_BLOCKS)
-        blocks = MAX_HOST_BLOCKS;
-    p->host_blocks = (uint32_t)blocks;
-    p->host_states = (uint32_t)states;
-    p->host_kv = blocks * block_bytes + states * slot_bytes;
-    return DS_OK;
-}
+/* Host memory for what leaves the device, or comes from a store: one state for so many blocks, since a state is what
+ * a hit goes on from. */
+enum { BLOCKS_A_STATE = 16, MAX_HOST_BLOCKS = 1 << 28, STAGE_STATES = 4 };
 
 static bool has_store(const ds_engine_opts *o)
 {
     return o->store || o->kv_memory;
 }
 
+static ds_rc share_host(ds_gen_plan *p, const ds_engine_opts *o, uint64_t block_bytes, uint64_t slot_bytes, ds_err *err)
+{
+    uint64_t states, blocks, bytes = o->kv_memory;
+
+    slot_bytes += DS_KV_STATE_HEADER;
+    if (o->handoff)
+        p->host_kv = block_bytes + slot_bytes;
+    if (!has_store(o))
+        return DS_OK;
+    if (!bytes)
+        bytes = STAGE_STATES * (BLOCKS_A_STATE * block_bytes + slot_bytes);
+    if (o->no_prefix_cache)
+        return ds_fail(err, DS_E_ARG, "engine: %s without a prefix cache", o->store ? "a KV store" : "host memory for prefixes");
+    if (bytes < block_bytes + slot_bytes)
+        return ds_fail(err, DS_E_ARG, "engine: %llu bytes of host memory hold not even one block and one state, %llu",
+                       (unsigned long long)bytes, (unsigned long long)(block_bytes + slot_bytes));
+    states = bytes / (BLOCKS_A_STATE * block_bytes + slot_bytes);
+    if (states == 0)
+        states = 1;
+    if (states > MAX_HOST_BLOCKS / BLOCKS_A_STATE)
+        states = MAX_HOST_BLOCKS / BLOCKS_A_STATE;
+    blocks = (bytes - states * slot_bytes) / block_bytes;
+    if (blocks > MAX_HOST_BLOCKS)
+        blocks = MAX_HOST_BLOCKS;
+    p->host_blocks = (uint32_t)blocks;
+    p->host_states = (uint32_t)states;
+    p->host_kv += blocks * block_bytes + states * slot_bytes;
+    return DS_OK;
+}
+
 /* Operations of a step at most, without the store's and with them: each block may come from there once and go there
  * once. */
 static uint32_t own_ops(const ds_engine_opts *o)
 {
-    return 6 * o->max_running + 16;
+    return 6 * o->max_running + 16 + (o->handoff ? 4 : 0);
 }
 static uint32_t ops_of(const ds_engine_opts *o)
 {
@@ -161,7 +156,7 @@ static uint32_t ops_of(const ds_engine_opts *o)
 
 static uint32_t afters_of(const ds_engine_opts *o)
 {
-    return 6 * o->max_running + 16 + (has_store(o) ? o->fetches : 0);
+    return 6 * o->max_running + 16 + o->handoff + (has_store(o) ? o->fetches : 0);
 }
 
 /* Blocks of a prefix at most, as far as the device has place for them. */
@@ -189,7 +184,7 @@ static uint64_t store_bytes(const ds_engine_opts *o, const ds_gen_plan *p)
     ds_hoststore_size host = host_size(o, p);
 
     return has_store(o) ? ds_fetches_bytes(o->fetches, fetch_blocks(o)) + saves_of(o) * sizeof(ds_eng_save) +
-                              (o->kv_memory ? ds_hoststore_bytes(&host) : 0)
+                              (o->store ? 0 : ds_hoststore_bytes(&host))
                         : 0;
 }
 
@@ -345,13 +340,25 @@ static ds_rc take_step(ds_eng_step *st, const ds_engine_opts *o, ds_err *err)
     return DS_OK;
 }
 
+/* What this engine computes with; places and numerics are set. */
+static void set_mode(ds_kv_layout *layout, const ds_engine_opts *o)
+{
+    layout->mode = o->mode == DS_ENGINE_EXACT ? DS_KV_EXACT : o->no_replay ? DS_KV_CED_STRICT : DS_KV_CED;
+    layout->bf16 = o->bf16;
+}
+
+void ds_engine_kv_layout(ds_kv_layout *out, const ds_model *m, const ds_engine_opts *o)
+{
+    ds_model_kv_layout(m, out);
+    set_mode(out, o);
+}
+
 /* The identity of this engine's blocks. layout: places and numerics are set. */
 static void identify(ds_engine *e, ds_kv_layout *layout)
 {
     const ds_engine_opts *o = &e->o;
 
-    layout->mode = o->mode == DS_ENGINE_EXACT ? DS_KV_EXACT : o->no_replay ? DS_KV_CED_STRICT : DS_KV_CED;
-    layout->bf16 = o->bf16;
+    set_mode(layout, o);
     memcpy(e->identity.model, o->identity.model, sizeof e->identity.model);
     memcpy(e->identity.tokenizer, o->identity.tokenizer, sizeof e->identity.tokenizer);
     memcpy(e->identity.dialect, o->identity.dialect, sizeof e->identity.dialect);
@@ -362,6 +369,7 @@ static ds_rc take_store(ds_eng_loop *l, ds_engine *e, ds_err *err)
 {
     const ds_engine_opts *o = &e->o;
     ds_hoststore_size host = host_size(o, &e->plan);
+    ds_store_stage stage;
     ds_rc rc;
 
     if (!has_store(o))
@@ -379,9 +387,14 @@ static ds_rc take_store(ds_eng_loop *l, ds_engine *e, ds_err *err)
     }
     if (rc != DS_OK)
         return rc;
-    l->store = &e->store;
-    l->store->fn->attach(l->store->ctx, e, &e->dev->stage);
-    return DS_OK;
+    stage = e->dev->stage; /* without what is for handoffs */
+    stage.n_blocks = e->plan.host_blocks;
+    stage.n_states = e->plan.host_states;
+    stage.n_tickets = o->fetches;
+    stage.ticket_blocks = fetch_blocks(o);
+    rc = e->store.fn->attach(e->store.ctx, e, &stage, err);
+    l->store = rc == DS_OK ? &e->store : NULL;
+    return rc;
 }
 
 static ds_rc take_loop(ds_eng_loop *l, ds_engine *e, ds_err *err)
@@ -393,6 +406,8 @@ static ds_rc take_loop(ds_eng_loop *l, ds_engine *e, ds_err *err)
     l->dev = e->dev;
     l->was_empty = true;
     l->ops_reserved = own_ops(o);
+    l->handoff_block = e->plan.host_blocks;
+    l->handoff_state = e->plan.host_states;
     l->cap_dirty = o->max_requests * o->max_samples;
     l->running = calloc(o->max_running, sizeof *l->running);
     l->prefilling = calloc(o->max_running, sizeof *l->prefilling);

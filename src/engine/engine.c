@@ -59,13 +59,13 @@ void ds_engine_wake_by(ds_engine *e, void (*wake)(void *ctx), void *ctx)
 
 void ds_engine_kick(ds_engine *e)
 {
-    ds_mail_kick(&e->mail);
+    ds_mail_kick(&e->mail, true);
 }
 
 void ds_engine_store_done(ds_engine *e, uint64_t ticket, const ds_store_got *blocks, uint32_t n, const ds_store_got *state)
 {
     ds_fetches_done(&e->loop.fetches, ticket, blocks, n, state);
-    ds_mail_kick(&e->mail);
+    ds_mail_kick(&e->mail, false);
 }
 
 void ds_engine_stats_get(ds_engine *e, ds_gen_stats *out)
@@ -80,6 +80,11 @@ static void accept_request(ds_eng_loop *e, ds_eng_request *r)
     r->fork_pending = r->n_samples > 1 && r->n_prompt > 1;
     e->n_live += r->n_samples;
     e->n_deadlines += r->deadline_us != 0;
+    if (r->samples[0].admitted) { /* imported */
+        r->samples[0].start_event.request = r->id;
+        ds_eng_replay_stops(e, &r->samples[0]);
+        ds_eng_mark(e, &r->samples[0]);
+    }
     for (uint32_t i = 0; i < r->n_samples; i++) {
         if (i > 0 && r->fork_pending)
             r->samples[i].state = S_HELD;
@@ -93,12 +98,19 @@ static void take_orders(ds_eng_loop *e, ds_mail *mail)
     ds_mail_orders in;
 
     ds_mail_take(mail, &in);
+    e->n_kicks = in.n_kicks;
     for (ds_eng_request *r = in.came; r; r = r->next_came)
         accept_request(e, r);
-    for (ds_eng_request *r = in.ordered; r; r = r->next_ordered)
+    for (ds_eng_request *r = in.ordered; r; r = r->next_ordered) {
+        if (r->export_came) {
+            r->export = r->export_came;
+            r->export_came = NULL;
+            ds_eng_export_came(e, r);
+        }
         for (uint32_t i = 0; i < r->n_samples; i++)
             if (r->to_end >> i & 1)
                 ds_eng_end(e, &r->samples[i], DS_ENDED_CANCELED, e->now_us);
+    }
 }
 
 static void deadlines(ds_eng_loop *e, uint64_t now_us)

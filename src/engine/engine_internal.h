@@ -53,6 +53,12 @@ typedef enum { HIT_NONE, HIT_STATE, HIT_REPLAY } ds_eng_hit;
 
 typedef struct ds_eng_request ds_eng_request;
 
+/* A sequence that comes from another engine: its state and the block that isn't whole. */
+typedef struct ds_eng_import {
+    uint32_t pos; /* positions that are processed */
+    uint8_t bytes[];
+} ds_eng_import;
+
 typedef struct ds_eng_sample {
     /* Four cache lines that every step touches: with a thousand sequences the loop's time is the time to fetch them. */
     /* [loop] */
@@ -92,6 +98,7 @@ typedef struct ds_eng_sample {
     ds_key *keys; /* [cap_blocks] of the blocks of its tokens. [const] the prompt's, [loop] behind */
 
     /* [loop] */
+    struct ds_eng_import *import; /* what another engine knew of it; NULL: nothing, or it is placed */
     ds_eng_then then;
     struct ds_eng_sample *prev, *next; /* list of waiting ones of a level */
     uint32_t level, run_level;         /* priority; what waiting had made of it when it was admitted */
@@ -108,9 +115,11 @@ typedef struct ds_eng_sample {
     uint32_t snap[MAX_SNAPS], n_snap; /* borders where its state is wanted */
     ds_eng_hit first_hit;             /* what its first admission found, for going on the same way after preemption */
     uint32_t first_hit_pos, hit, replayed;
-    uint32_t admit_out;                /* tokens at the last admission */
-    bool holds;                        /* blocks, perhaps a saved state, that came or come from the store */
-    bool fetch_over;                   /* the store is not asked again before it was admitted */
+    uint32_t admit_out; /* tokens at the last admission */
+    bool holds;         /* blocks, perhaps a saved state, that came or come from the store */
+    bool fetch_over;    /* the store is not asked again before it was admitted */
+    bool fetch_waits;   /* the store had too few buffers: until a ticket ends or the store kicks after fetch_seen, or fetch_until */
+    uint64_t fetch_seen, fetch_until_us;
     uint32_t fetch;                    /* FETCHING: which of loop.fetches */
     uint32_t held_state;               /* pinned for it; NONE: none is */
     uint32_t n_fetched, n_fetched_far; /* blocks that came; of them from behind host memory */
@@ -152,12 +161,13 @@ struct ds_eng_request {
     uint32_t level;
 
     /* [loop] */
-    bool fork_pending; /* samples 1.. are HELD */
-    uint32_t to_end;   /* samples that an order ends */
+    bool fork_pending;                      /* samples 1.. are HELD */
+    uint32_t to_end;                        /* samples that an order ends */
+    ds_engine_export *export_came, *export; /* an order's; NULL: it isn't to leave */
     ds_eng_request *next_came, *next_ordered;
 };
 
-typedef enum { AFTER_UNPIN, AFTER_UNREF, AFTER_FREE_TAIL, AFTER_DROP } ds_eng_after_kind;
+typedef enum { AFTER_UNPIN, AFTER_UNREF, AFTER_FREE_TAIL, AFTER_DROP, AFTER_HANDOFF } ds_eng_after_kind;
 typedef struct {
     ds_eng_after_kind kind;
     uint32_t what;
@@ -200,16 +210,20 @@ typedef struct {
     /* [const] */
     const ds_engine_opts *o;
     ds_backend *dev;
-    const ds_store *store; /* NULL: none */
-    uint32_t ops_reserved; /* operations of a step that aren't the store's */
-    uint32_t hit_margin;   /* tokens behind a hit at least */
+    const ds_store *store;                 /* NULL: none */
+    uint32_t handoff_block, handoff_state; /* buffers of stage memory */
+    uint32_t ops_reserved;                 /* operations of a step that aren't the store's */
+    uint32_t hit_margin;                   /* tokens behind a hit at least */
 
     /* [loop] */
     ds_blocks blocks;
     ds_states states;
     ds_fetches fetches;
+    uint64_t n_kicks;       /* of the store, at the beginning of the turn */
     uint64_t store_rest_us; /* it was late: it isn't asked before this time */
     ds_eng_saves saves;
+    ds_engine_export *exports, *exporting; /* asked for; whose bytes are on their way to the stage memory */
+    bool handoff_busy;                     /* the buffers of handoffs are in use by a step */
     ds_cost cost;
     ds_spec spec;
     ds_eng_sample *level_head[N_LEVELS], *level_tail[N_LEVELS];
@@ -295,6 +309,16 @@ void ds_eng_take_arrivals(ds_eng_loop *e, ds_eng_step *st); /* answers, and dead
 void ds_eng_let_go(ds_eng_loop *e, ds_eng_sample *s);       /* what it holds from the store; nothing if it holds nothing */
 void ds_eng_end_fetch(ds_eng_loop *e, uint32_t index);      /* its buffers were read */
 
+/* handoff.c: [loop] from and to other engines */
+void ds_eng_export_came(ds_eng_loop *e, ds_eng_request *r);
+void ds_eng_export_gone(ds_eng_loop *e, ds_eng_request *r); /* the request ends otherwise; nothing if it isn't to leave */
+void ds_eng_export_lost(ds_engine_export *x);               /* [any thread] */
+void ds_eng_plan_exports(ds_eng_loop *e, ds_eng_step *st);
+void ds_eng_handoff_done(ds_eng_loop *e, bool right); /* the step that used its buffers is, and they hold what they should */
+/* Into the sample's seat and, unless it is NONE, a block. The buffers must not be in use. */
+void ds_eng_place_import(ds_eng_loop *e, ds_eng_step *st, ds_eng_sample *s, uint32_t block);
+void ds_eng_drop_import(ds_eng_sample *s); /* [any thread] NULL is fine */
+
 /* save.c: [loop] to the store */
 /* As ds_blocks_take and ds_states_take. What they held is offered to the store first. */
 uint32_t ds_eng_take_block(ds_eng_loop *e, ds_eng_step *st);
@@ -312,9 +336,11 @@ void ds_eng_after_step(ds_eng_step *st, ds_eng_after_kind kind, uint32_t what);
 /* finish.c: [loop] */
 void ds_eng_finish_step(ds_eng_loop *e, ds_eng_step *st, uint64_t now_us);
 void ds_eng_end(ds_eng_loop *e, ds_eng_sample *s, ds_end_reason reason,
-                uint64_t now_us);                   /* end_event's other members are set by the caller before */
-void ds_eng_mark(ds_eng_loop *e, ds_eng_sample *s); /* has something for poll */
-void ds_eng_gone(ds_eng_loop *e, ds_eng_sample *s); /* it holds nothing any more */
+                uint64_t now_us);                           /* end_event's other members are set by the caller before */
+void ds_eng_mark(ds_eng_loop *e, ds_eng_sample *s);         /* has something for poll */
+void ds_eng_gone(ds_eng_loop *e, ds_eng_sample *s);         /* it holds nothing any more */
+void ds_eng_next_key(ds_eng_sample *s);                     /* [whoever owns it] of the block behind those that have one */
+void ds_eng_replay_stops(ds_eng_loop *e, ds_eng_sample *s); /* of the text that it came with */
 
 /* stats.c */
 void ds_eng_hist_add(ds_gen_hist *h, uint64_t us);

@@ -69,6 +69,7 @@ void ds_fetches_give(ds_fetches *t, ds_fetch *f)
     pthread_mutex_unlock(&t->mu);
     f->who = NULL;
     t->n_free++;
+    t->n_given++;
 }
 
 bool ds_fetches_answered(ds_fetches *t, const ds_fetch *f)

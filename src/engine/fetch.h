@@ -43,7 +43,7 @@ typedef struct {
     /* [loop] */
     ds_fetch *f;                  /* [n] */
     uint32_t n_free, n_under_way; /* under way: with a sample */
-    uint64_t n_begun;
+    uint64_t n_begun, n_given;
 } ds_fetches;
 
 uint64_t ds_fetches_bytes(uint32_t n, uint32_t cap); /* that init takes */

@@ -18,6 +18,8 @@ void ds_eng_gone(ds_eng_loop *e, ds_eng_sample *s)
     ds_eng_request *r = s->req;
 
     s->state = S_GONE;
+    ds_eng_drop_import(s);
+    ds_eng_export_gone(e, r);
     e->n_live--;
     if (++r->n_gone == r->n_samples)
         e->n_deadlines -= r->deadline_us != 0;
@@ -113,6 +115,18 @@ static bool stop_string(ds_eng_loop *e, ds_eng_sample *s, int32_t token)
     return false;
 }
 
+void ds_eng_replay_stops(ds_eng_loop *e, ds_eng_sample *s)
+{
+    uint32_t n = s->n_out;
+
+    if (!s->held)
+        return;
+    for (s->n_out = 0; s->n_out < n;) {
+        s->n_out++;
+        stop_string(e, s, s->out[s->n_out - 1]);
+    }
+}
+
 static bool is_stop_id(const ds_eng_sample *s, int32_t token)
 {
     for (uint32_t i = 0; i < s->dev.n_stop_ids; i++)
@@ -182,18 +196,44 @@ static void block_key(ds_eng_sample *s, uint32_t i)
     ds_chain_next(&s->keys[i], key_before(s, i), tokens, pos, s->req->spans, s->req->n_spans);
 }
 
+void ds_eng_next_key(ds_eng_sample *s)
+{
+    block_key(s, s->n_keys);
+    s->n_keys++;
+}
+
 /* Blocks whose last token has been committed get their keys. */
 static void publish_blocks(ds_eng_loop *e, ds_eng_sample *s)
 {
     for (; (s->n_published + 1) * DS_BLOCK_TOKENS <= s->pos && !s->req->no_cache; s->n_published++) {
         if (s->n_keys == s->n_published)
-            block_key(s, s->n_keys++);
+            ds_eng_next_key(s);
         if (s->n_published < s->n_blocks && ds_blocks_publish(&e->blocks, s->blocks[s->n_published], &s->keys[s->n_published], s->approx))
             ds_eng_want_saved(e, &(ds_eng_save){ .at = s->blocks[s->n_published],
                                                  .key = s->keys[s->n_published],
                                                  .parent = *key_before(s, s->n_published),
                                                  .depth = s->n_published });
     }
+}
+
+static void want_state_saved(ds_eng_loop *e, const ds_eng_sample *s, uint32_t state, uint32_t border)
+{
+    ds_eng_want_saved(
+        e, &(ds_eng_save){
+               .is_state = true, .at = state, .key = s->keys[border - 1], .parent = *key_before(s, border - 1), .depth = border - 1 });
+}
+
+/* A state is saved at each border that decoding crosses, and each is as large as a dozen blocks: only the text's last
+ * one, which its next turn goes on from, is worth a place in a store. */
+static void want_last_saved(ds_eng_loop *e, const ds_eng_sample *s, uint64_t now_us)
+{
+    uint32_t border = s->pos / DS_BLOCK_TOKENS, state;
+
+    if (e->saves.cap == 0 || s->req->no_cache || border == 0 || border > s->n_keys || border * DS_BLOCK_TOKENS <= s->req->n_prompt)
+        return;
+    state = ds_states_find(&e->states, &s->keys[border - 1], now_us);
+    if (state != NONE)
+        want_state_saved(e, s, state, border);
 }
 
 static void name_state(ds_eng_loop *e, ds_eng_sample *s, uint32_t state, const ds_dev_out *out, bool decode, uint64_t now_us)
@@ -207,11 +247,8 @@ static void name_state(ds_eng_loop *e, ds_eng_sample *s, uint32_t state, const d
                        : e->o->mode == DS_ENGINE_EXACT ? 0
                                                        : s->dev.dec_start,
                        s->approx, now_us);
-        if (e->states.keys.used[state])
-            ds_eng_want_saved(
-                e,
-                &(ds_eng_save){
-                    .is_state = true, .at = state, .key = s->keys[border - 1], .parent = *key_before(s, border - 1), .depth = border - 1 });
+        if (!decode && e->states.keys.used[state])
+            want_state_saved(e, s, state, border);
     }
     ds_states_unpin(&e->states, state);
 }
@@ -224,6 +261,7 @@ static void finish_rows(ds_eng_loop *e, ds_eng_step *st, uint32_t i, uint64_t no
     const ds_dev_rows *r = &st->dev.rows[i];
     const ds_dev_out *out = &st->dev.out[i];
     uint32_t committed;
+    bool had_ended = s->ended;
 
     s->in_rows[st->dev.no % DS_DEV_DEPTH] = 0;
     if (out->skipped) {
@@ -266,6 +304,8 @@ static void finish_rows(ds_eng_loop *e, ds_eng_step *st, uint32_t i, uint64_t no
         publish_blocks(e, s);
     if (st->save[i] != NONE)
         name_state(e, s, st->save[i], out, r->decode, now_us);
+    if (s->ended && !had_ended)
+        want_last_saved(e, s, now_us);
 }
 
 void ds_eng_finish_step(ds_eng_loop *e, ds_eng_step *st, uint64_t now_us)
@@ -290,6 +330,9 @@ void ds_eng_finish_step(ds_eng_loop *e, ds_eng_step *st, uint64_t now_us)
             break;
         case AFTER_FREE_TAIL:
             e->tail[e->n_free_tails++] = st->after[i].what;
+            break;
+        case AFTER_HANDOFF:
+            ds_eng_handoff_done(e, st->dev.ops_rc == DS_OK);
             break;
         case AFTER_DROP:
             ds_eng_end_fetch(e, st->after[i].what);

@@ -19,13 +19,15 @@ struct ds_hoststore {
     struct ds_engine *engine;
 };
 
-static void attach(void *ctx, struct ds_engine *e, const ds_store_stage *stage)
+static ds_rc attach(void *ctx, struct ds_engine *e, const ds_store_stage *stage, ds_err *err)
 {
     ds_hoststore *s = ctx;
 
     assert(stage->n_blocks >= s->blocks.n && stage->n_states >= s->states.n);
     (void)stage;
+    (void)err;
     s->engine = e;
+    return DS_OK;
 }
 
 static void detach(void *ctx)

@@ -149,6 +149,59 @@ void ds_mail_order(ds_mail *m, uint64_t id, bool cancel, uint32_t samples)
     pthread_mutex_unlock(&m->mu);
 }
 
+static ds_rc export_of(ds_mail *m, uint64_t id, ds_eng_request **out, ds_err *err) /* with mu */
+{
+    uint32_t index = (uint32_t)id;
+    ds_eng_request *r = index < m->max_requests ? m->table[index] : NULL;
+
+    if (!r || r->id != id || r->mail.all_gone)
+        return ds_fail(err, DS_E_ARG, "export: there is no such request");
+    if (r->n_samples > 1 || r->prompt_lp)
+        return ds_fail(err, DS_E_ARG, "export: of one sample, and without log-probabilities of the prompt");
+    if (r->mail.exported)
+        return ds_fail(err, DS_E_ARG, "export: the request is exported already");
+    *out = r;
+    return DS_OK;
+}
+
+ds_rc ds_mail_export_ask(ds_mail *m, uint64_t id, ds_mail_export_size *size, ds_err *err)
+{
+    ds_eng_request *r = NULL;
+    ds_rc rc;
+
+    pthread_mutex_lock(&m->mu);
+    rc = export_of(m, id, &r, err);
+    if (rc == DS_OK)
+        *size = (ds_mail_export_size){ r->n_prompt, r->samples[0].cap_out, r->samples[0].cap_blocks };
+    pthread_mutex_unlock(&m->mu);
+    return rc;
+}
+
+ds_rc ds_mail_export(ds_mail *m, uint64_t id, ds_engine_export *x, ds_err *err)
+{
+    ds_eng_request *r = NULL;
+    ds_rc rc;
+
+    pthread_mutex_lock(&m->mu);
+    rc = export_of(m, id, &r, err);
+    if (rc == DS_OK) {
+        r->mail.exported = true;
+        r->mail.export = x;
+        push_order(m, r);
+        pthread_cond_signal(&m->work);
+    }
+    pthread_mutex_unlock(&m->mu);
+    return rc;
+}
+
+/* Nobody will answer it: the loop is done with the request. */
+static void forget_export(ds_eng_request *r) /* with mu */
+{
+    if (r->mail.export)
+        ds_eng_export_lost(r->mail.export);
+    r->mail.export = NULL;
+}
+
 void ds_mail_cancel_all(ds_mail *m)
 {
     pthread_mutex_lock(&m->mu);
@@ -192,11 +245,16 @@ void ds_mail_take(ds_mail *m, ds_mail_orders *out)
         came = &r->next_came;
     }
     *came = NULL;
+    out->n_kicks = m->n_kicks;
     m->in_head = m->in_tail = NULL;
     for (ds_eng_request *r = m->order_head; r; r = r->mail.next_order) {
         r->mail.has_order = false;
-        if (r->mail.all_gone)
+        if (r->mail.all_gone) {
+            forget_export(r);
             continue; /* poll may free it at any time */
+        }
+        r->export_came = r->mail.export;
+        r->mail.export = NULL;
         r->to_end = r->mail.cancel ? UINT32_MAX : r->mail.finish_mask;
         r->mail.finish_mask = 0;
         r->next_ordered = out->ordered;
@@ -206,10 +264,11 @@ void ds_mail_take(ds_mail *m, ds_mail_orders *out)
     pthread_mutex_unlock(&m->mu);
 }
 
-void ds_mail_kick(ds_mail *m)
+void ds_mail_kick(ds_mail *m, bool counts)
 {
     pthread_mutex_lock(&m->mu);
     m->kicked = true;
+    m->n_kicks += counts;
     pthread_cond_signal(&m->work);
     pthread_mutex_unlock(&m->mu);
 }
@@ -257,6 +316,7 @@ static void forget(ds_mail *m, ds_eng_request *r) /* with mu */
             *p = r->mail.next_order;
             break;
         }
+    forget_export(r);
     m->table[index] = NULL;
     m->free_index[m->n_free_index++] = index;
     ds_eng_request_free(r);

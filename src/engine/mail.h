@@ -25,6 +25,7 @@
 
 struct ds_eng_request;
 struct ds_eng_sample;
+struct ds_engine_export;
 
 /* The mailbox's part of a request. */
 typedef struct {
@@ -32,7 +33,8 @@ typedef struct {
     struct ds_eng_request *next_ready; /* for poll */
     uint32_t n_read_end;
     bool is_ready, all_gone; /* all_gone: the loop has let go of it */
-    bool has_order, cancel;
+    bool has_order, cancel, exported;
+    struct ds_engine_export *export;             /* asked for, and the loop hasn't heard of it */
     uint32_t finish_mask;                        /* samples to end */
     struct ds_eng_request *next_in, *next_order; /* inbox (in publish: gone); orders */
 } ds_mail_request;
@@ -62,7 +64,7 @@ typedef struct {
     struct ds_eng_request *in_head, *in_tail, *order_head, *ready_head, *ready_tail;
     ds_mail_waker waker;
     bool draining, stop, kicked;
-    uint64_t n_added;
+    uint64_t n_added, n_kicks;
     ds_gen_stats stats;
 } ds_mail;
 
@@ -81,17 +83,25 @@ void ds_mail_refused(ds_mail *m, ds_rc rc); /* counts a request that add() refus
 void ds_mail_order(ds_mail *m, uint64_t id, bool cancel, uint32_t samples);
 void ds_mail_cancel_all(ds_mail *m);
 bool ds_mail_drain(ds_mail *m); /* no more requests; true: the loop has let go of all */
+/* What an export of this request may take. DS_E_ARG: there is no such request, or it can't be exported. */
+typedef struct {
+    uint32_t n_prompt, cap_out, cap_blocks;
+} ds_mail_export_size;
+ds_rc ds_mail_export_ask(ds_mail *m, uint64_t id, ds_mail_export_size *size, ds_err *err);
+/* As that; on DS_OK the loop hears of it, and answers once. */
+ds_rc ds_mail_export(ds_mail *m, uint64_t id, struct ds_engine_export *x, ds_err *err);
 size_t ds_mail_poll(ds_mail *m, ds_event *ev, size_t cap);
 bool ds_mail_wait(ds_mail *m, uint32_t timeout_ms); /* true: poll would give something */
 void ds_mail_wake_by(ds_mail *m, void (*wake)(void *ctx), void *ctx);
 void ds_mail_stats(ds_mail *m, ds_gen_stats *out);
-void ds_mail_kick(ds_mail *m); /* go_on() returns at once, now or the next time */
-void ds_mail_stop(ds_mail *m); /* go_on() answers false from now on */
+void ds_mail_kick(ds_mail *m, bool counts); /* go_on() returns at once, now or the next time */
+void ds_mail_stop(ds_mail *m);              /* go_on() answers false from now on */
 
 /* ---- [loop] ------------------------------------------------------------------------------------------------------ */
 
 typedef struct {
     struct ds_eng_request *came;    /* linked by next_came, in order of arrival */
+    uint64_t n_kicks;               /* so far, by ds_mail_kick with `counts` */
     struct ds_eng_request *ordered; /* linked by next_ordered; to_end says which samples */
 } ds_mail_orders;
 

@@ -299,6 +299,7 @@ void ds_eng_request_free(ds_eng_request *r)
         free(s->top);
         free(s->held);
         free(s->dev.tail);
+        ds_eng_drop_import(s);
         ds_sampler_destroy(s->dev.sampler);
     }
     free(r->samples);

@@ -99,11 +99,12 @@ void ds_eng_plan_saves(ds_eng_loop *e, ds_eng_step *st)
 
 void ds_eng_saves_done(ds_eng_loop *e, const ds_eng_step *st)
 {
-    if (!e->store || !e->store->fn->saved)
+    if (!e->store || !e->store->fn->saved || st->dev.ops_rc != DS_OK) /* what isn't filled is never to be read */
         return;
     for (uint32_t i = 0; i < st->dev.n_ops; i++) {
         const ds_dev_op *op = &st->dev.ops[i];
-        if (op->kind == DS_DEV_SAVE_BLOCK || op->kind == DS_DEV_SAVE_SLOT)
+        if ((op->kind == DS_DEV_SAVE_BLOCK && op->dst != e->handoff_block) ||
+            (op->kind == DS_DEV_SAVE_SLOT && op->dst != e->handoff_state)) /* those aren't the store's */
             e->store->fn->saved(e->store->ctx, op->kind == DS_DEV_SAVE_SLOT, op->dst);
     }
 }

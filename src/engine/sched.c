@@ -293,6 +293,8 @@ bool ds_eng_plan_step(ds_eng_loop *e, uint64_t now_us)
         ds_eng_take_arrivals(e, st);
         ds_eng_plan_saves(e, st);
     }
+    if (e->exports)
+        ds_eng_plan_exports(e, st);
     ds_eng_settle(e, st);
     for (uint32_t i = 0; i < e->n_running; i++) {
         ds_eng_sample *s = e->running[i];

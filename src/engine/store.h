@@ -23,18 +23,22 @@
  *
  * Threads: the engine calls all functions from its loop's thread, and none after detach. ds_engine_store_done and
  * ds_engine_kick come from any thread, also from inside fetch(), and not after detach has returned.
- * Memory: nothing is taken by any of these calls while the loop runs, neither by the engine nor by the store. */
+ * Memory: nothing is taken by any of these calls but attach, neither by the engine nor, on the loop's thread, by the
+ * store. */
 #ifndef DS_ENGINE_STORE_H
 #define DS_ENGINE_STORE_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
-#include <ds/gen.h>
+#include <ds/engine.h>
 
+#include "base/err.h"
 #include "kv/key.h"
+#include "kv/layout.h"
 
 struct ds_engine;
+struct ds_model;
 
 #define DS_STORE_NONE UINT32_MAX        /* no buffer: it isn't wanted, or can't be taken */
 #define DS_STORE_LATER (UINT32_MAX - 1) /* no buffer now. The store kicks the engine when it is worth asking again */
@@ -43,7 +47,7 @@ typedef enum {
     DS_STORE_OK,
     DS_STORE_GONE,    /* it isn't there (any more), or not as it was asked for */
     DS_STORE_LATE,    /* the deadline passed */
-    DS_STORE_BUSY,    /* no buffer, or no place in a queue */
+    DS_STORE_BUSY,    /* no buffer now. The store kicks the engine when it is worth asking again */
     DS_STORE_IO,      /* a device or a connection failed */
     DS_STORE_CORRUPT, /* bytes that aren't what they should be */
 } ds_store_result;
@@ -55,6 +59,7 @@ typedef struct {
     uint8_t *blocks, *states;          /* [n_blocks][block_bytes], [n_states][state_bytes] */
     uint32_t n_blocks, n_states;       /* 0: there are none */
     uint64_t block_bytes, state_bytes; /* state_bytes is a multiple of 64 */
+    uint32_t n_tickets, ticket_blocks; /* fetches at a time at most; blocks of one */
 } ds_store_stage;
 
 typedef struct {
@@ -89,9 +94,11 @@ typedef struct {
 } ds_store_item;
 
 typedef struct {
-    /* Before any other call. The buffers are there until detach. */
-    void (*attach)(void *ctx, struct ds_engine *e, const ds_store_stage *stage);
-    /* Nothing of the engine's is touched any more when it returns. All tickets are dropped by then. */
+    /* Before any other call; what the store needs it takes here. The buffers are there until detach. On failure there
+     * is no detach, and the engine can't be made. */
+    ds_rc (*attach)(void *ctx, struct ds_engine *e, const ds_store_stage *stage, ds_err *err);
+    /* All tickets are dropped by then. It may wait for what is being written, and touches nothing of the engine's any
+     * more when it returns. */
     void (*detach)(void *ctx);
     /* How many of the first of these keys may be had. O(n). */
     uint32_t (*match)(void *ctx, const ds_key *keys, uint32_t n, bool exact);
@@ -109,6 +116,9 @@ typedef struct ds_store {
     const ds_store_fns *fn;
     void *ctx;
 } ds_store;
+
+/* The layout of the blocks of an engine with these options, which its keys are made from: for whoever keeps them. */
+void ds_engine_kv_layout(ds_kv_layout *out, const struct ds_model *m, const ds_engine_opts *o);
 
 /* The answer to a fetch: blocks[n], in the order in which they were asked for, and the state, if one was. Copied. */
 void ds_engine_store_done(struct ds_engine *e, uint64_t ticket, const ds_store_got *blocks, uint32_t n, const ds_store_got *state);

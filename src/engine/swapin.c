@@ -31,6 +31,14 @@ void ds_eng_let_go(ds_eng_loop *e, ds_eng_sample *s)
     e->n_holding--;
 }
 
+void ds_eng_end_fetch(ds_eng_loop *e, uint32_t index)
+{
+    ds_fetch *f = &e->fetches.f[index];
+
+    e->store->fn->drop(e->store->ctx, f->ticket);
+    ds_fetches_give(&e->fetches, f);
+}
+
 /* What was asked for and isn't: an approximate block for a sample that mustn't rest on a replay. */
 static void refuse_wrong(const ds_fetch *f, ds_store_got *got)
 {
@@ -86,26 +94,21 @@ static void plan_loads(ds_eng_loop *e, ds_eng_step *st, ds_fetch *f)
     }
     e->turn.fetched_blocks += came - (f->with_state && f->got_state.result == DS_STORE_OK);
     e->turn.fetched_states += f->with_state && f->got_state.result == DS_STORE_OK;
-    /* A store that had too few buffers for all of it may have them for the rest; any other miss would come again. */
-    s->fetch_over = missed > busy || came == 0;
     s->fetch = NONE;
     s->state = S_WAITING;
     f->who = NULL;
     e->fetches.n_under_way--;
     if (came) {
         ds_eng_after_step(st, AFTER_DROP, ds_fetches_index(&e->fetches, f));
-        return;
+    } else {
+        ds_eng_end_fetch(e, ds_fetches_index(&e->fetches, f));
+        s->fetch_seen++; /* this one had no buffers to give back */
     }
-    e->store->fn->drop(e->store->ctx, f->ticket);
-    ds_fetches_give(&e->fetches, f);
-}
-
-void ds_eng_end_fetch(ds_eng_loop *e, uint32_t index)
-{
-    ds_fetch *f = &e->fetches.f[index];
-
-    e->store->fn->drop(e->store->ctx, f->ticket);
-    ds_fetches_give(&e->fetches, f);
+    /* What the store had no buffer for may come once it has; any other miss would come again. */
+    s->fetch_over = missed > busy;
+    s->fetch_waits = busy > 0;
+    if (came || !s->fetch_until_us)
+        s->fetch_until_us = e->now_us + 1000ull * e->o->fetch_ms;
 }
 
 void ds_eng_fetch(ds_eng_loop *e, ds_eng_step *st, ds_eng_sample *s, const ds_eng_prefix *p)
@@ -139,6 +142,7 @@ void ds_eng_fetch(ds_eng_loop *e, ds_eng_step *st, ds_eng_sample *s, const ds_en
         f->state_key = s->keys[p->n - 1];
     if (p->state != NONE)
         ds_states_pin(&e->states, s->held_state = p->state);
+    s->fetch_seen = e->n_kicks + e->fetches.n_given;
     e->turn.fetches++;
     e->store->fn->fetch(e->store->ctx, &(ds_store_want){ .ticket = f->ticket,
                                                          .deadline_ns = 1000 * f->deadline_us,

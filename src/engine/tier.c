@@ -44,15 +44,12 @@ static void unlink_buffer(ds_tier *t, uint32_t i)
     t->prev[t->next[i]] = t->prev[i];
 }
 
-/* The most recently used one. */
-static void link_last(ds_tier *t, uint32_t i)
+static void link_behind(ds_tier *t, uint32_t i, uint32_t at)
 {
-    uint32_t at = t->prev[t->n];
-
     t->prev[i] = at;
-    t->next[i] = t->n;
+    t->next[i] = t->next[at];
+    t->prev[t->next[at]] = i;
     t->next[at] = i;
-    t->prev[t->n] = i;
 }
 
 static void touch(ds_tier *t, uint32_t i)
@@ -60,7 +57,7 @@ static void touch(ds_tier *t, uint32_t i)
     if (t->pins[i] > 0)
         return;
     unlink_buffer(t, i);
-    link_last(t, i);
+    link_behind(t, i, t->prev[t->n]);
 }
 
 uint32_t ds_tier_put(ds_tier *t, const ds_key *k, uint32_t note, bool approx)
@@ -99,6 +96,13 @@ uint32_t ds_tier_find(ds_tier *t, const ds_key *k)
     return i;
 }
 
+void ds_tier_forget(ds_tier *t, uint32_t i)
+{
+    assert(i < t->n && t->keys.used[i] && t->pins[i] > 0);
+    ds_keytab_drop(&t->keys, i);
+    t->n_used--;
+}
+
 void ds_tier_pin(ds_tier *t, uint32_t i)
 {
     assert(i < t->n && t->keys.used[i]);
@@ -109,6 +113,7 @@ void ds_tier_pin(ds_tier *t, uint32_t i)
 void ds_tier_unpin(ds_tier *t, uint32_t i)
 {
     assert(i < t->n && t->pins[i] > 0);
-    if (--t->pins[i] == 0)
-        link_last(t, i);
+    if (--t->pins[i] > 0)
+        return;
+    link_behind(t, i, t->keys.used[i] ? t->prev[t->n] : t->n);
 }

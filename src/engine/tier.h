@@ -4,8 +4,8 @@
  * state's) key; the bytes are the device's business (DS_DEV_SAVE_BLOCK and its like), and the order of operations in
  * steps is what makes a buffer safe to read: it is filled by an operation of the step that reuses the device's
  * block, and read by an operation of the same or a later step. A buffer is free, holds a key, or holds a key and is
- * pinned: somebody who found it is about to plan its reading. The least recently used unpinned one is given out
- * next. Invariant: a key leads to one buffer; pins are 0 between the loop's turns. Threads: the loop's; nothing here
+ * pinned: somebody reads or fills it, or is about to plan that. The least recently used unpinned one is given out
+ * next. Invariant: a key leads to one buffer. Threads: its owner's; nothing here
  * locks.   Memory: all taken in init(). */
 #ifndef DS_ENGINE_TIER_H
 #define DS_ENGINE_TIER_H
@@ -30,6 +30,8 @@ void ds_tier_fini(ds_tier *t);                           /* zeros are fine */
  * replaces an approximate one) or no place (all are pinned). What the buffer held is forgotten. O(1). */
 uint32_t ds_tier_put(ds_tier *t, const ds_key *k, uint32_t note, bool approx);
 uint32_t ds_tier_find(ds_tier *t, const ds_key *k); /* UINT32_MAX: none. Counts as a use */
+/* What a pinned one holds turned out to be nothing: it is given out next once it isn't pinned any more. */
+void ds_tier_forget(ds_tier *t, uint32_t i);
 void ds_tier_pin(ds_tier *t, uint32_t i);
 void ds_tier_unpin(ds_tier *t, uint32_t i);
 

@@ -81,3 +81,13 @@ void ds_chain_next(ds_key *out, const ds_key *before, const int32_t *tokens, uin
     add(&f, h, sizeof h);
     ds_sha256(out->b, f.b, f.n);
 }
+
+void ds_chain_state(ds_key *out, const ds_key *block)
+{
+    fields f;
+
+    f.n = 0;
+    add(&f, "deepserve state key 1", 21);
+    add(&f, block->b, sizeof block->b);
+    ds_sha256(out->b, f.b, f.n);
+}

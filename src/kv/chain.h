@@ -36,5 +36,7 @@ void ds_chain_ns(ds_key *out, const ds_kv_identity *id, const char *domain, cons
 /* Key of the block at `pos` (a multiple of DS_KV_BLOCK_TOKENS) with these DS_KV_BLOCK_TOKENS tokens, from the key of
  * the block before it. spans: of the whole prompt, in order, not overlapping; those outside the block don't matter. */
 void ds_chain_next(ds_key *out, const ds_key *before, const int32_t *tokens, uint32_t pos, const ds_kv_span *spans, size_t n_spans);
+/* What the window state behind the block with this key is kept under, in a store that has both. */
+void ds_chain_state(ds_key *out, const ds_key *block);
 
 #endif

@@ -280,6 +280,8 @@ void ds_runner_save_block(ds_runner *r, uint32_t block, void *stage);
 void ds_runner_load_block(ds_runner *r, uint32_t block, const void *stage);
 void ds_runner_save_slot(ds_runner *r, uint32_t slot, void *stage);
 void ds_runner_load_slot(ds_runner *r, uint32_t slot, const void *stage);
+/* Until all of that is done: then the stage memory may be read, and written. DS_E_DEVICE. */
+ds_rc ds_runner_staged(ds_runner *r, ds_err *err);
 /* The same bytes to ordinary memory of the host. Waits. */
 ds_rc ds_runner_read_block(ds_runner *r, uint32_t block, void *to, ds_err *err);
 ds_rc ds_runner_read_slot(ds_runner *r, uint32_t slot, void *to, ds_err *err);

@@ -589,6 +589,12 @@ void ds_runner_load_slot(ds_runner *r, uint32_t slot, const void *stage)
     r->fn->write(r->dev, r->stream, r->slots + slot * n, stage, n);
 }
 
+ds_rc ds_runner_staged(ds_runner *r, ds_err *err)
+{
+    r->fn->mark(r->dev, r->stream, r->done);
+    return r->fn->wait(r->dev, r->done, err);
+}
+
 ds_rc ds_runner_read_slot(ds_runner *r, uint32_t slot, void *to, ds_err *err)
 {
     return ds_ferry_get(&r->ferry, to, r->slots + slot * r->m->at.slot_bytes, r->m->at.slot_bytes, err);

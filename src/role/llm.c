@@ -22,6 +22,11 @@ ds_rc ds_llm_open(ds_llm **out, const char *dir, const ds_llm_opts *opts, ds_err
             .step_tokens = o.step_tokens,
             .drafts = o.drafts,
         },
+        .kv_dirs = &o.kv_dir,
+        .n_kv_dirs = o.kv_dir != NULL,
+        .kv_capacity = o.kv_capacity,
+        .dialect = o.kv_dir ? "v4.1" : NULL, /* that this library makes prompts in */
+        .cache_dir = o.cache_dir,
     };
     ds_llm *l = calloc(1, sizeof *l);
     ds_rc rc = l ? ds_service_open(&l->s, dir, &so, err) : ds_fail(err, DS_E_NOMEM, "out of memory");

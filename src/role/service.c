@@ -8,6 +8,7 @@
 #include <ds/recipe.h>
 
 #include "base/pool.h"
+#include "kvlink/kvdir.h"
 
 struct ds_service {
     /* [const] after open */
@@ -17,6 +18,7 @@ struct ds_service {
     ds_tokenizer *tokenizer;
     ds_pool *teams[DS_GEN_MANY_MAX]; /* of several engines; one has `pool` */
     ds_engine *engines[DS_GEN_MANY_MAX];
+    ds_kvdir kv; /* one port for each engine; zeros: none */
     uint32_t n_engines;
     ds_gen_many *many; /* several engines as one */
     ds_gen gen;
@@ -90,13 +92,21 @@ static ds_rc open_tower(ds_service *s, const ds_service_opts *o, ds_err *err)
 }
 
 /* Several engines have teams of their own, side by side on the CPUs; the one for all was for opening the model. */
+static ds_rc create_engine(ds_service *s, uint32_t i, ds_pool *pool, const ds_engine_opts *each, ds_err *err)
+{
+    ds_engine_opts own = *each;
+
+    own.store = each->store ? &s->kv.store[i] : NULL;
+    return ds_engine_create(&s->engines[i], s->model, pool, &own, err);
+}
+
 static ds_rc create_engines(ds_service *s, const ds_service_opts *o, const ds_engine_opts *each, ds_err *err)
 {
     uint32_t n = s->n_engines, threads = ds_pool_size(s->pool), first = 0;
     ds_rc rc = DS_OK;
 
     if (n == 1)
-        return ds_engine_create(&s->engines[0], s->model, s->pool, each, err);
+        return create_engine(s, 0, s->pool, each, err);
     ds_pool_destroy(s->pool);
     s->pool = NULL;
     for (uint32_t i = 0; i < n && rc == DS_OK; i++) {
@@ -104,8 +114,31 @@ static ds_rc create_engines(ds_service *s, const ds_service_opts *o, const ds_en
         first += po.n_threads;
         rc = ds_pool_create(&s->teams[i], &po, err);
         if (rc == DS_OK)
-            rc = ds_engine_create(&s->engines[i], s->model, s->teams[i], each, err);
+            rc = create_engine(s, i, s->teams[i], each, err);
     }
+    return rc;
+}
+
+/* Prefixes on disk, for all engines. */
+static ds_rc open_store(ds_service *s, const ds_service_opts *o, ds_engine_opts *engine, ds_err *err)
+{
+    ds_kv_layout *layout = malloc(sizeof *layout);
+    ds_rc rc;
+
+    if (!layout)
+        return ds_fail(err, DS_E_NOMEM, "out of memory");
+    ds_engine_kv_layout(layout, s->model, engine);
+    rc = ds_kvdir_open(&s->kv,
+                       &(ds_kvdir_opts){ .address = o->kv_address,
+                                         .dirs = o->kv_dirs,
+                                         .n_dirs = o->n_kv_dirs,
+                                         .n_ports = s->n_engines,
+                                         .capacity_bytes = o->kv_capacity,
+                                         .identity = &s->identity,
+                                         .layout = layout },
+                       err);
+    free(layout);
+    engine->store = s->kv.store; /* whose plan is that of all */
     return rc;
 }
 
@@ -134,6 +167,8 @@ static ds_rc open_model(ds_service *s, const char *dir, const ds_service_opts *o
     own.engine.token_bytes = token_bytes;
     own.engine.ctx = s;
     own.engine.identity = s->identity;
+    if (rc == DS_OK && (o->n_kv_dirs || o->kv_address))
+        rc = open_store(s, o, &own.engine, err);
     if (rc == DS_OK)
         rc = ds_service_plan_get(&s->plan, &each, s->model, &own, err);
     if (rc == DS_OK)
@@ -238,6 +273,7 @@ void ds_service_stop(ds_service *s)
     ds_gen_many_destroy(s->many);
     s->many = NULL;
     s->gen = (ds_gen){ 0 };
+    ds_kvdir_close(&s->kv);
 }
 
 void ds_service_close(ds_service *s)

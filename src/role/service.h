@@ -30,6 +30,10 @@ typedef struct {
     const char *dialect;     /* of the prompts, "v4.1": cached blocks get keys that are good outside of this process, for which the model's
                                    content is read. NULL: only inside */
     const char *cache_dir;   /* remembers what was read; NULL: nowhere */
+    const char *const *kv_dirs; /* [n_kv_dirs] prefixes are kept there, on a device each; needs a dialect */
+    uint32_t n_kv_dirs;         /* 0: nowhere */
+    uint64_t kv_capacity;       /* bytes of their files together; 0: no bound */
+    const char *kv_address;     /* instead: "unix:PATH" of a kvd; NULL: none */
     const ds_engine_stub *stub; /* no model: engines that make their tokens so; of the directory only tokenizer and configuration are read.
                                    Its vocab is the tokenizer's */
 } ds_service_opts;

@@ -139,6 +139,27 @@ def state_header(data):
     return bits, position, None if token == -1 else token, None if start == 2**32 - 1 else start, size
 
 
+def padded(n):
+    return -(-n // 64) * 64
+
+
+def handoff(data):
+    """Facts and parts of a record of handoff.md."""
+    magic, version, bits, ns, P, O, pos, K, began, at, S, B = struct.unpack("<8sII32s6I2Q", data[:88])
+    assert (magic, version, data[88:128]) == (b"DSKVHAND", 1, bytes(40)) and sha(data[:-32]) == data[-32:]
+    assert pos in (0, P + O - 1) and K == pos // BLOCK and (S > 0) == (pos > 0) and (B > 0) == (pos % BLOCK > 0)
+    parts, where = [], 128
+    for n in (4 * (P + O), 32 * K, S, B):
+        parts.append(data[where:where + n])
+        assert data[where + n:where + padded(n)] == bytes(padded(n) - n)
+        where += padded(n)
+    assert where == len(data) - 32
+    tokens = list(struct.unpack(f"<{P + O}i", parts[0]))
+    keys = [parts[1][i:i + 32] for i in range(0, 32 * K, 32)]
+    return {"approx": bool(bits & 1), "ns": ns, "prompt": tokens[:P], "output": tokens[P:], "position": pos, "began": (began, at), "keys": keys,
+            "state": parts[2], "block": parts[3]}
+
+
 def history_class(part, slot, position):
     at, token_class = struct.unpack("<ii", ring_record(part, slot, position))
     assert at == position

@@ -58,6 +58,38 @@ def test_state_header(dump, bits, position, token, start, size):
     assert kv.state_header(header) == (bits, position, token, start, size) and len(header) == 64
 
 
+@pytest.mark.parametrize("config", ["tiny-a", "tiny-b", "tiny-c"])
+@pytest.mark.parametrize("mode,n,tokens", [("exact", 140, 3), ("ced", 300, 5), ("ced", 127, 1)])
+def test_handoff(dump, root, tmp_path, config, mode, n, tokens):
+    """A sequence that leaves an engine: every part of its record, against what is known without the engine."""
+    model = root / "tests" / "golden" / config / "model"
+    rng = random.Random(n)
+    c = json.loads((model / "config.json").read_text())["text_config"]
+    prompt = [rng.randrange(c["vocab_size"]) for _ in range(n)]
+    query = tmp_path / "ids.json"
+    query.write_text(json.dumps(prompt))
+    (record,) = hexed(dump("handoff", model, mode, query, tokens), "handoff")
+    h = kv.handoff(record)
+    assert h["prompt"] == prompt and len(h["output"]) >= tokens and not h["approx"] and h["began"] == (0, 0)
+    assert h["position"] == n + len(h["output"]) - 1
+    assert h["keys"] == kv.block_keys(h["ns"], prompt + h["output"])[:h["position"] // 128]
+    bits, position, token, start, size = kv.state_header(h["state"][:64])
+    assert (bits, position, token, size) == (1, h["position"], h["output"][-1], len(h["state"]) - 64)
+    # state and block are those that a run over the same tokens leaves
+    again = tmp_path / "again.json"
+    again.write_text(json.dumps((prompt + h["output"])[:-1]))
+    lines = dump("bytes", model, "exact", again)
+    layout = kv.Layout(hexed(lines, "layout")[0])
+    assert size == layout.slot_bytes
+    if mode == "exact":
+        mine, theirs = (kv.slot_windows(layout, slot, position) for slot in (h["state"][64:], hexed(lines, "slot")[0]))
+        assert all(mine[at] == theirs[at] for at in theirs if at[0] < c["num_hidden_layers"])  # this engine doesn't draft
+        last = position % 128
+        assert kv.block_records(layout, [h["block"]], last) == kv.block_records(layout, hexed(lines, "block")[-1:], last)
+    else:
+        assert len(h["block"]) in (0, layout.block_bytes) and start == max(0, n - layout.window)
+
+
 def rows(path):
     """The rows of an array of bytes: its last dimension."""
     data = path.read_bytes()

@@ -85,13 +85,14 @@ static void poison(fake_store *s, int kind, uint32_t i)
         memset(bytes(s, kind, i), 0xa5, s->size[kind]);
 }
 
-static void attach(void *ctx, struct ds_engine *e, const ds_store_stage *stage)
+static ds_rc attach(void *ctx, struct ds_engine *e, const ds_store_stage *stage, ds_err *err)
 {
     fake_store *s = ctx;
     LOCK(s);
 
     must(!s->attached, "attached twice");
-    must(stage->n_blocks <= MAX_BUFFERS && stage->n_states <= MAX_BUFFERS, "too many buffers for this test");
+    must(stage->n_blocks > 0 && stage->n_states > 0 && stage->n_blocks <= MAX_BUFFERS && stage->n_states <= MAX_BUFFERS,
+         "too many buffers for this test");
     must(stage->block_bytes == s->size[0] && stage->state_bytes == s->size[1], "buffers of another size");
     s->attached = true;
     s->engine = e;
@@ -99,6 +100,8 @@ static void attach(void *ctx, struct ds_engine *e, const ds_store_stage *stage)
     for (int kind = 0; kind < 2; kind++)
         for (uint32_t i = 0; i < n_buffers(s, kind); i++)
             poison(s, kind, i);
+    (void)err;
+    return DS_OK;
 }
 
 static void detach(void *ctx)
@@ -182,8 +185,10 @@ static ds_store_got lend(fake_store *s, int kind, const ds_key *key, bool exact)
         r = &s->buf[kind][i].what;
     } else if (r) {
         got.buffer = i = free_buffer(s, kind);
-        if (i == DS_STORE_NONE)
+        if (i == DS_STORE_NONE) {
+            s->later = true;
             return (ds_store_got){ .result = DS_STORE_BUSY };
+        }
         memcpy(bytes(s, kind, i), r->bytes, s->size[kind]);
     } else {
         return (ds_store_got){ .result = DS_STORE_GONE };

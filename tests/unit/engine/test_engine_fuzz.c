@@ -13,7 +13,7 @@
 #include "fault.h"
 #include "test.h"
 
-enum { VOCAB = 61, MAX_LIVE = 24, MAX_N = 3, STOP_ID = 60, PREFIXES = 8, TURNS = 4000 };
+enum { MAX_CONTEXT = 1600, VOCAB = 61, MAX_LIVE = 24, MAX_N = 3, STOP_ID = 60, PREFIXES = 8, TURNS = 4000 };
 
 static uint64_t round_seed, n_draws, now_ns;
 static fake_store *store;   /* NULL: this round has none */
@@ -38,6 +38,10 @@ typedef struct {
     uint64_t seed;
     uint32_t n_stop_ids, n_stop;
     uint64_t h0; /* of the prompt */
+    ds_gen_request q;
+    int32_t prompt[MAX_CONTEXT];
+    ds_engine_export *leaving; /* asked for */
+    bool moved;                /* its record is there, and it is to go on from it */
     struct {
         uint64_t h;
         uint32_t n_tokens;
@@ -54,8 +58,7 @@ typedef struct {
 
 static shadow known[MAX_LIVE];
 static int32_t prefix[PREFIXES][4096];
-static int32_t prompt[4096];
-static uint64_t n_ended, n_no_memory;
+static uint64_t n_ended, n_no_memory, n_moved, n_lost;
 static ds_gen_stats sum; /* what all rounds together did: a fuzzer that never preempts proves nothing about preemption */
 
 static const char *token_bytes(void *ctx, int32_t id, size_t *n)
@@ -102,8 +105,7 @@ static ds_store new_store(ds_engine_opts *o, const ds_engine_stub *stub)
                                                .fails = chance(50) ? 0 : rnd(30),
                                                .on_commit = chance(60) },
                            block_bytes, slot_bytes + DS_KV_STATE_HEADER);
-    o->stage_blocks = 1 + rnd(chance(50) ? 4 : 20);
-    o->stage_states = 1 + rnd(3);
+    o->kv_memory = block_bytes * (1 + rnd(chance(50) ? 4 : 40)) + (slot_bytes + DS_KV_STATE_HEADER) * (1 + rnd(2));
     o->fetches = 1 + rnd(4);
     o->fetch_ms = 1;
     return fake_store_store(store);
@@ -175,6 +177,7 @@ static ds_engine *new_engine(void)
                          .saved_states = 2 + rnd(8),
                          .prefills = 1 + rnd(3),
                          .step_tokens = chance(30) ? 1 + rnd(30) : 64 + rnd(600),
+                         .handoff = chance(70),
                          .verify_rows = 1 + rnd(20),
                          .target_tbt_us = chance(50) ? 1 + rnd(300) : 0,
                          .ageing_ms = 1 + rnd(20),
@@ -202,8 +205,8 @@ static void add(ds_engine *e)
 {
     static const ds_str stops[] = { { "AB", 2 }, { "zz", 2 } };
     shadow *k = NULL;
+    static const int32_t stop_ids[] = { STOP_ID };
     ds_gen_request q = { .sampling = DS_SAMPLING_DEFAULT };
-    int32_t stop_ids[] = { STOP_ID };
     uint32_t context = e->o.max_context, shared;
     ds_err err;
     ds_rc rc;
@@ -221,15 +224,15 @@ static void add(ds_engine *e)
     if (chance(30) && shared > 10)
         shared -= rnd(10);
     for (uint32_t i = 0, p = rnd(n_prefixes); i < k->n_prompt; i++) {
-        prompt[i] = i < shared ? prefix[p][i] : (int32_t)rnd(VOCAB - 1);
-        k->h0 = ds_backend_null_fold(k->h0, prompt[i]);
+        k->prompt[i] = i < shared ? prefix[p][i] : (int32_t)rnd(VOCAB - 1);
+        k->h0 = ds_backend_null_fold(k->h0, k->prompt[i]);
     }
     for (uint32_t i = 0; i < k->n; i++)
         k->s[i].h = k->s[i].read_h = k->h0;
     k->constrained = chance(40);
     k->density = rnd(8);
     k->grammar = (ds_gen_grammar){ &grammar_fn, k };
-    q.prompt = prompt;
+    q.prompt = k->prompt;
     q.n_prompt = k->n_prompt;
     q.max_tokens = k->max_tokens;
     q.n = k->n;
@@ -262,6 +265,61 @@ static void add(ds_engine *e)
     if (rc != DS_OK && rc != DS_E_AGAIN && rc != DS_E_NOMEM)
         stop("add: %s", err.msg);
     k->live = rc == DS_OK;
+    k->q = q;
+}
+
+/* Somebody is to leave for another engine, which is this one. */
+static void export_one(ds_engine *e)
+{
+    shadow *k = &known[rnd(MAX_LIVE)];
+    ds_err err;
+    ds_rc rc;
+
+    if (!k->live || k->leaving || k->moved || k->constrained) /* a grammar here doesn't know of two requests for one text */
+        return;
+    rc = ds_engine_export_begin(&k->leaving, e, k->id, &err);
+    if (rc != DS_E_ARG && (rc != DS_OK || !e->o.handoff || k->n > 1 || k->scored)) /* it may be over, and nobody has read that */
+        stop("export: %d, %s", rc, err.msg);
+}
+
+/* Its record is there: it goes on as a new request. */
+static void import_one(ds_engine *e, shadow *k)
+{
+    const uint8_t *record;
+    size_t n;
+    ds_err err;
+    ds_rc rc;
+
+    assert_ok(ds_engine_export_wait(k->leaving, 0, &record, &n, &err));
+    rc = ds_engine_import(e, &k->q, record, n, &k->id, &err);
+    if (rc == DS_E_AGAIN)
+        return;
+    assert_ok(rc == DS_OK ? DS_OK : ds_fail(&err, rc, "import: %s", err.msg));
+    ds_engine_export_free(k->leaving);
+    k->leaving = NULL;
+    k->moved = false;
+    n_moved++;
+}
+
+/* The sample ended as one that leaves does; or it was over before. */
+static bool goes_on(shadow *k)
+{
+    const uint8_t *record;
+    size_t n;
+    ds_err err;
+    ds_rc rc = ds_engine_export_wait(k->leaving, 0, &record, &n, &err);
+
+    if (rc == DS_OK && !k->cancelled) {
+        k->s[0].started = k->s[0].ended = false;
+        k->moved = true;
+        return true;
+    }
+    if (rc != DS_OK && rc != DS_E_CANCELED)
+        stop("an export that isn't over when its request is: %s", err.msg);
+    n_lost += rc != DS_OK;
+    ds_engine_export_free(k->leaving);
+    k->leaving = NULL;
+    return false;
 }
 
 static void got_token(const ds_engine *e, shadow *k, const ds_event *ev)
@@ -310,7 +368,7 @@ static void got_end(shadow *k, const ds_event *ev)
             stop("ended by length after %u of %u tokens", n, k->limit);
         break;
     case DS_ENDED_CANCELED:
-        if (!k->cancelled && !k->fork_stopped[s])
+        if (!k->cancelled && !k->fork_stopped[s] && !k->leaving)
             stop("cancelled by nobody");
         break;
     case DS_ENDED_DEADLINE:
@@ -325,6 +383,8 @@ static void got_end(shadow *k, const ds_event *ev)
         all = all && k->s[i].ended;
     if (all != ev->end.last)
         stop("last is %d", ev->end.last);
+    if (all && k->leaving && goes_on(k))
+        return;
     if (all)
         k->live = false;
 }
@@ -418,11 +478,16 @@ static uint64_t one_round(uint64_t seed)
             add(e);
         if (chance(2)) {
             shadow *k = &known[rnd(MAX_LIVE)];
-            if (k->live) {
+            if (k->live && !k->moved) {
                 k->cancelled = true;
                 ds_engine_cancel(e, k->id);
             }
         }
+        if (chance(2))
+            export_one(e);
+        for (uint32_t n = 0; n < MAX_LIVE; n++)
+            if (known[n].moved)
+                import_one(e, &known[n]);
         if (chance(1)) {
             shadow *k = &known[rnd(MAX_LIVE)];
             uint32_t s = rnd(MAX_N);
@@ -437,7 +502,7 @@ static uint64_t one_round(uint64_t seed)
     }
     if (chance(30))
         for (uint32_t i = 0; i < MAX_LIVE; i++)
-            if (known[i].live && chance(50)) {
+            if (known[i].live && !known[i].moved && chance(50)) {
                 known[i].cancelled = true;
                 ds_engine_cancel(e, known[i].id);
             }
@@ -448,9 +513,15 @@ static uint64_t one_round(uint64_t seed)
     }
     for (int i = 0; i < 1000; i++)
         poll_some(e, 64);
+    for (uint32_t i = 0; i < MAX_LIVE; i++)
+        if (known[i].moved) { /* no more requests are taken */
+            ds_engine_export_free(known[i].leaving);
+            known[i].leaving = NULL;
+            known[i].live = known[i].moved = false;
+        }
     check(e);
     for (uint32_t i = 0; i < MAX_LIVE; i++)
-        if (known[i].live)
+        if (known[i].live || known[i].leaving)
             stop("a request never ended");
     if (e->loop.blocks.n_idle != e->loop.blocks.n || e->loop.states.n_pinned || e->loop.states.n_free_seats != e->loop.states.n_seats ||
         e->mail.n_free_index != e->o.max_requests)
@@ -480,7 +551,7 @@ int main(int argc, char **argv)
            "%llu, busy %llu, tokens %llu, dropped %llu; host: tokens hit %llu, blocks saved %llu, evicted %llu, states saved %llu, evicted "
            "%llu; store: tokens hit %llu, fetches %llu, blocks %llu, states %llu, gone %llu, late %llu, busy %llu, failed %llu, corrupt "
            "%llu, not "
-           "saved %llu; without memory %llu\n",
+           "saved %llu; without memory %llu; moved %llu, ended before %llu\n",
            (unsigned long long)sum.preempted_parked, (unsigned long long)sum.preempted_recomputed, (unsigned long long)sum.hit_state_tokens,
            (unsigned long long)sum.hit_replay_tokens, (unsigned long long)sum.states_saved, (unsigned long long)sum.states_evicted,
            (unsigned long long)sum.blocks_evicted, (unsigned long long)sum.refused_busy, (unsigned long long)sum.output_tokens,
@@ -489,13 +560,14 @@ int main(int argc, char **argv)
            (unsigned long long)sum.host_states_evicted, (unsigned long long)sum.hit_store_tokens, (unsigned long long)sum.fetches,
            (unsigned long long)sum.fetched_blocks, (unsigned long long)sum.fetched_states, (unsigned long long)sum.fetch_missed[1],
            (unsigned long long)sum.fetch_missed[2], (unsigned long long)sum.fetch_missed[3], (unsigned long long)sum.fetch_missed[4],
-           (unsigned long long)sum.fetch_missed[5], (unsigned long long)sum.saves_lost, (unsigned long long)n_no_memory);
+           (unsigned long long)sum.fetch_missed[5], (unsigned long long)sum.saves_lost, (unsigned long long)n_no_memory,
+           (unsigned long long)n_moved, (unsigned long long)n_lost);
     for (int i = DS_STORE_GONE; i < DS_STORE_RESULTS; i++)
         missed = missed && sum.fetch_missed[i];
     if (steps >= 100000 &&
         !(sum.preempted_parked && sum.preempted_recomputed && sum.hit_state_tokens && sum.hit_replay_tokens && sum.states_evicted &&
           sum.blocks_evicted && sum.hit_host_tokens && sum.host_blocks_evicted && sum.host_states_evicted && sum.refused_busy && missed &&
-          sum.hit_store_tokens && sum.fetched_states && sum.saves_lost && n_no_memory && sum.ended[DS_ENDED_STOP_ID] &&
+          sum.hit_store_tokens && sum.fetched_states && sum.saves_lost && n_no_memory && n_moved && n_lost && sum.ended[DS_ENDED_STOP_ID] &&
           sum.ended[DS_ENDED_STOP_STRING] && sum.ended[DS_ENDED_LENGTH] && sum.ended[DS_ENDED_CANCELED] && sum.ended[DS_ENDED_DEADLINE])) {
         printf("something never happened\n");
         return 1;

@@ -7,6 +7,7 @@
 #include "../model/golden.h"
 
 #include "engine/engine_internal.h"
+#include "fake_store.h"
 #include "fault.h"
 #include "single.h"
 
@@ -169,10 +170,8 @@ static void alone(request *r, uint32_t n, bool exact)
 
 /* ---- on the engine ----------------------------------------------------------------------------------------------- */
 
-static void add(ds_engine *e, request *r, uint32_t i)
+static ds_gen_request asked(request *r, uint32_t i)
 {
-    ds_err err;
-    uint64_t id;
     ds_gen_request q = { .prompt = r->prompt,
                          .n_prompt = r->n_prompt,
                          .max_tokens = r->max_tokens,
@@ -198,10 +197,20 @@ static void add(ds_engine *e, request *r, uint32_t i)
     q.sampling.seed = 100 + i;
     r->grammar = (ds_gen_grammar){ &hashed, r };
     q.grammar = r->constrained ? &r->grammar : NULL;
+    return q;
+}
+
+static uint64_t add(ds_engine *e, request *r, uint32_t i)
+{
+    ds_gen_request q = asked(r, i);
+    uint64_t id;
+    ds_err err;
+
     memset(r->read_h, 0, sizeof r->read_h);
     memset(r->n_got, 0, sizeof r->n_got);
     r->n_scored = 0;
     assert_ok(ds_engine_add(e, &q, &id, &err));
+    return id;
 }
 
 static void take_events(ds_engine *e)
@@ -837,6 +846,80 @@ static void hits_from_host_memory(void **state)
     }
 }
 
+static uint32_t middle(uint32_t below)
+{
+    return below / 2;
+}
+
+/* All requests leave an engine after some tokens, and go on in another one, with or without the blocks that the first
+ * one saved. */
+static void hand_over(request *r, ds_engine_opts o, fake_store *store)
+{
+    ds_engine_export *x[N_REQ] = { NULL };
+    ds_store fns;
+    ds_engine *e;
+    uint64_t id[N_REQ];
+    ds_gen_stats st;
+    ds_err err;
+
+    if (store) {
+        fns = fake_store_store(store);
+        o.store = &fns;
+    }
+    o.handoff = true;
+    e = make_engine(o, NULL);
+    for (uint32_t i = 0; i < N_REQ; i++)
+        id[i] = add(e, &r[i], i);
+    for (bool more = true; more;) {
+        more = ds_engine_run(e);
+        assert_null(ds_engine_check(e));
+        take_events(e);
+        if (store)
+            fake_store_turn(store);
+        for (uint32_t i = 0; i < N_REQ; i++)
+            if (!x[i] && r[i].n_got[0] > i)
+                assert_ok(ds_engine_export_begin(&x[i], e, id[i], &err));
+    }
+    ds_engine_destroy(e);
+    e = make_engine(o, NULL);
+    for (uint32_t i = 0; i < N_REQ; i++) {
+        ds_gen_request q = asked(&r[i], i);
+        const uint8_t *record;
+        size_t n;
+        assert_int_equal(r[i].reason[0], DS_ENDED_CANCELED);
+        assert_true(r[i].n_got[0] < r[i].n_want[0]);
+        assert_ok(ds_engine_export_wait(x[i], 0, &record, &n, &err));
+        assert_ok(ds_engine_import(e, &q, record, n, &id[i], &err));
+        ds_engine_export_free(x[i]);
+    }
+    run_all(e);
+    compare(r, N_REQ, store ? "handed over" : "handed over without blocks");
+    ds_engine_stats_get(e, &st);
+    assert_int_equal(st.computed_tokens > 0, !store);
+    ds_engine_destroy(e);
+}
+
+static void handed_over(void **state)
+{
+    ds_model_layout lay;
+
+    (void)state;
+    ds_model_layout_get(model, &lay);
+    for (int mode = 0; mode < 2; mode++)
+        for (int drafts = 0; drafts < (ds_model_config(model)->num_nextn_predict_layers ? 2 : 1); drafts++) {
+            ds_engine_opts o = { .mode = (ds_engine_mode)mode, .drafts = drafts ? DS_ENGINE_DRAFTS_AUTO : 0 };
+            fake_store *store = fake_store_new(&(fake_store_opts){ .rnd = middle, .records = 200, .per_cent = 100, .on_commit = true },
+                                               lay.block_bytes, DS_KV_STATE_HEADER + lay.slot_bytes);
+            request r[N_REQ];
+            make_requests(r, 9);
+            alone(r, N_REQ, mode == DS_ENGINE_EXACT);
+            hand_over(r, o, store);
+            hand_over(r, o, NULL);
+            free_requests(r, N_REQ);
+            fake_store_free(store);
+        }
+}
+
 /* By replay: blocks are found, the window state isn't. The continuation is close, not equal; the same one is made
  * each time. */
 static void hits_by_replay(void **state)
@@ -1380,6 +1463,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(constrained_texts),
         cmocka_unit_test(a_late_mask_holds_back_its_own_rows),
         cmocka_unit_test(hits_from_saved_state),
+        cmocka_unit_test(handed_over),
         cmocka_unit_test(hits_from_host_memory),
         cmocka_unit_test(hits_by_replay),
         cmocka_unit_test(replays_of_any_length),

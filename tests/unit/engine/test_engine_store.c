@@ -233,7 +233,7 @@ static void late(void **state)
     done(e);
 }
 
-/* What doesn't come is counted by its cause, and the request computes. */
+/* What doesn't come is counted by its cause, and the request computes; a store that is busy has its time first. */
 static void failing(void **state)
 {
     ds_gen_stats st;
@@ -244,6 +244,9 @@ static void failing(void **state)
     fake_store_set(store, 100, 100);
     e = make(modes[0]);
     add(e, 0, (ds_gen_request){ 0 });
+    turns(e, 5);
+    assert_int_equal(read_events(e).started, 0);
+    now_ns += 1000000000;
     turns(e, 40);
     assert_int_equal(read_events(e).tokens, 5);
     st = stats(e);

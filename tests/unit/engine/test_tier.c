@@ -92,7 +92,7 @@ static void as_the_model(void **state)
     for (uint64_t i = 0; i < 200000; i++) {
         uint64_t r = ds_rng_u64(7, 1, i);
         uint32_t k = (uint32_t)(r >> 8) % KEYS;
-        switch (r % 4) {
+        switch (r % 5) {
         case 0:
             put(&t, k, (uint32_t)i, r >> 40 & 1);
             break;
@@ -106,6 +106,13 @@ static void as_the_model(void **state)
             }
             break;
         case 3:
+            if (model[k].pins == 1) { /* with its last pin, so that nobody has one of what isn't there */
+                ds_tier_forget(&t, model[k].buffer);
+                ds_tier_unpin(&t, model[k].buffer);
+                model[k] = (entry){ 0 };
+            }
+            break;
+        default:
             if (model[k].pins > 0) {
                 ds_tier_unpin(&t, model[k].buffer);
                 if (--model[k].pins == 0)

@@ -7,11 +7,14 @@
  *                                       exact, ced
  *   kv_dump digest MODEL FILE TENSOR    with files below FILE bytes read whole, and of the others tensors below
  *                                       TENSOR bytes
+ *   kv_dump handoff MODEL MODE FILE.json N
+ *                                       [ids]: record of a sequence that leaves behind N tokens or a few more
  *   kv_dump state BITS P TOKEN START SIZE
  *                                       header of a saved state */
 #include <stdio.h>
 
 #include "../model/golden.h"
+#include "engine/backend.h"
 #include "kv/chain.h"
 #include "kv/state.h"
 
@@ -207,6 +210,52 @@ static void dump_state(char **argv)
     put_hex(header, sizeof header);
 }
 
+static void take_engine_tokens(ds_engine *e, uint32_t *n)
+{
+    ds_event ev[16];
+    size_t got = ds_engine_poll(e, ev, 16);
+
+    for (size_t i = 0; i < got; i++)
+        *n += ev[i].kind == DS_EV_TOKEN;
+}
+
+/* A sequence that leaves an engine behind some tokens: its record. */
+static void dump_handoff(const char *dir, bool ced, const char *path, uint32_t tokens)
+{
+    ds_json_doc *doc = read_json(path);
+    ds_model *m = open_dir(dir);
+    ds_engine *e;
+    ds_engine_export *x = NULL;
+    const uint8_t *record;
+    size_t bytes;
+    uint64_t id;
+    uint32_t n, seen = 0;
+    int32_t *prompt = json_ids(ds_json_root(doc), &n);
+    ds_err err;
+
+    assert_ok(ds_engine_create(
+        &e, m, NULL, &(ds_engine_opts){ .mode = ced ? DS_ENGINE_CED : DS_ENGINE_EXACT, .max_context = n + tokens + 8, .handoff = true },
+        &err));
+    assert_ok(
+        ds_engine_add(e,
+                      &(ds_gen_request){
+                          .prompt = prompt, .n_prompt = n, .max_tokens = tokens + 4, .sampling = DS_SAMPLING_DEFAULT, .cache_domain = "a" },
+                      &id, &err));
+    while (ds_engine_run(e)) {
+        take_engine_tokens(e, &seen);
+        if (seen >= tokens && !x)
+            assert_ok(ds_engine_export_begin(&x, e, id, &err));
+    }
+    assert_ok(ds_engine_export_wait(x, 0, &record, &bytes, &err));
+    printf("handoff ");
+    put_hex(record, bytes);
+    ds_engine_export_free(x);
+    ds_engine_destroy(e);
+    ds_model_close(m);
+    free(prompt);
+    ds_json_free(doc);
+}
+
 int main(int argc, char **argv)
 {
     if (argc == 3 && strcmp(argv[1], "keys") == 0)
@@ -217,6 +266,8 @@ int main(int argc, char **argv)
         dump_digest(argv[2], argv[3], argv[4]);
     else if (argc == 7 && strcmp(argv[1], "state") == 0)
         dump_state(argv + 2);
+    else if (argc == 6 && strcmp(argv[1], "handoff") == 0)
+        dump_handoff(argv[2], strcmp(argv[3], "ced") == 0, argv[4], (uint32_t)atoi(argv[5]));
     else
         return 2;
     return 0;
