@@ -127,6 +127,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         .max_value_bytes = bits >> 15 & 1 ? 60 : 1 << 16,
         .tool_flags = bits >> 16 & 1 ? NULL : flags_of,
         .tool_has_key = has_key,
+        .keep_stop = bits >> 24 & 1,
         .stops = stops + (bits >> 17 & 7) % 6,
         .stop_bytes = lens + (bits >> 17 & 7) % 6,
         .n_stops = (bits >> 20 & 3) % 2,
