@@ -623,7 +623,7 @@ def test_refuses_to_start(deepserve, model, folder, server):
     """With a message, nothing on standard output, and the right status."""
     (folder / "bad.jsonl").write_text("nonsense\n")
     for args, status, text in [
-        (("--model", folder / "none", "--port", 0), 1, "tokenizer.json"),
+        (("--model", folder / "none", "--port", 0), 1, "none: No such file"),
         (("--model", model, "--port", server.port), 1, "in use"),
         (("--model", model, "--port", 99999), 2, "--port"),
         (("--model", model, "--port", 0, "--context", 1 << 30), 1, "limit"),
