@@ -265,9 +265,9 @@ static void preempt_for(ds_eng_loop *e, const ds_eng_sample *head)
 /* ---- prefix hits ------------------------------------------------------------------------------------------------- */
 
 typedef struct {
-    ds_eng_hit kind;
+    ds_hit_kind kind;
     uint32_t pos;   /* tokens that need not be computed */
-    uint32_t state; /* HIT_STATE; NONE: it is in the store */
+    uint32_t state; /* DS_HIT_STATE; NONE: it is in the store */
     bool approx;    /* what is found there rests on a replay, or is one; of what is in the store nobody knows yet */
     bool exact;     /* only what is exact was looked at */
     uint32_t run;   /* blocks that are there, whatever the hit makes of them */
@@ -300,59 +300,73 @@ static uint32_t run_of_blocks(const ds_eng_loop *e, const ds_eng_sample *s, uint
     return have;
 }
 
-/* Whether a saved state at position P, with decoder windows from dec_start on, serves a sequence that goes on there
- * to `goal`. */
-static bool state_serves(const ds_eng_loop *e, const ds_eng_sample *s, uint32_t dec_start, uint32_t P)
+typedef struct {
+    ds_eng_loop *e;
+    const ds_eng_sample *s;
+    where look;
+    bool exact;
+    uint64_t now_us;
+    uint32_t state; /* of the last yes; NONE: it is in the store */
+    bool approx;
+} state_search;
+
+/* Is there a saved state behind the block that ends at pos? One on the device goes before one in the store. */
+static bool has_state(void *ctx, uint32_t pos, bool own)
 {
-    if (e->o->mode == DS_ENGINE_EXACT)
+    state_search *x = ctx;
+    const ds_eng_loop *e = x->e;
+    const ds_key *key = &x->s->keys[pos / DS_BLOCK_TOKENS - 1];
+    uint32_t i = ds_states_find(&x->e->states, key, x->now_us), dec_start;
+
+    x->state = i;
+    x->approx = i != NONE && e->states.approx[i];
+    if (i != NONE && !(x->exact && x->approx) && !(own && e->states.dec_start[i] != x->s->dev.dec_start))
         return true;
-    if (P + e->hit_margin <= s->req->n_prompt)
-        return true;
-    return P >= s->req->n_prompt && dec_start == s->dev.dec_start;
+    x->state = NONE;
+    x->approx = false; /* of what is in the store nobody knows yet */
+    return x->look == AND_STORED_STATES && e->store->fn->match_state(e->store->ctx, key, x->exact, &dec_start) &&
+           !(own && dec_start != x->s->dev.dec_start);
 }
 
-/* New requests leave hit_margin tokens to compute. One that comes back after preemption goes on from any state of
- * its own text, and never by a replay that it didn't begin with: its bits stay what they were. For the same reason
- * one whose bits are those of a cold run passes over what rests on a replay; a reproducible one does so from the
- * start. */
+static ds_hit_ask asks(const ds_eng_loop *e, const ds_eng_sample *s)
+{
+    return (ds_hit_ask){ .prompt = s->req->n_prompt,
+                         .margin = e->hit_margin,
+                         .strict = e->o->mode != DS_ENGINE_CED || e->o->no_replay || s->req->reproducible,
+                         .any_state = e->o->mode == DS_ENGINE_EXACT,
+                         .back = s->admitted ? s->goal : 0,
+                         .replay_at = s->first_hit == DS_HIT_REPLAY ? s->first_hit_pos : 0 };
+}
+
+/* What the rule (kv/hit.h) makes of what is there. One whose bits are those of a cold run passes over what rests on a
+ * replay when it comes back; a reproducible one does so from the start. */
 static found find_hit(ds_eng_loop *e, ds_eng_sample *s, where look, uint64_t now_us)
 {
-    found f = { .state = NONE };
-    uint32_t n = s->req->n_prompt, longest = n > e->hit_margin ? (n - e->hit_margin) / DS_BLOCK_TOKENS : 0, have, most, n_exact;
-    bool back = s->admitted, exact = s->req->reproducible || (back && !s->approx);
-    bool replay = e->o->mode == DS_ENGINE_CED && !e->o->no_replay && !exact && !back;
+    ds_hit_ask q = asks(e, s);
+    state_search x = { .e = e, .s = s, .look = look, .exact = s->req->reproducible || (s->admitted && !s->approx), .now_us = now_us };
+    found f = { .state = NONE, .exact = x.exact, .most = ds_hit_most(&q) };
+    uint32_t n_exact;
+    ds_hit h;
 
     if (s->req->no_cache)
         return f;
-    most = back ? (s->goal - 1) / DS_BLOCK_TOKENS : longest;
-    if (most > s->n_keys)
-        most = s->n_keys;
-    have = run_of_blocks(e, s, most, exact, look, &n_exact);
-    f = (found){ .state = NONE, .exact = exact, .run = have, .most = most };
-    if (back && s->first_hit == HIT_REPLAY) { /* the same way, or none: other ways have other bits */
-        if (have * DS_BLOCK_TOKENS >= s->first_hit_pos)
-            f = (found){
-                .kind = HIT_REPLAY, .pos = s->first_hit_pos, .state = NONE, .approx = true, .exact = exact, .run = have, .most = most
-            };
-        return f;
+    f.most = f.most < s->n_keys ? f.most : s->n_keys;
+    f.run = run_of_blocks(e, s, f.most, f.exact, look, &n_exact);
+    h = ds_hit_find(&q, f.run, has_state, &x);
+    f.kind = h.kind;
+    f.pos = h.pos;
+    if (h.kind == DS_HIT_STATE) {
+        f.state = x.state;
+        f.approx = x.state != NONE && (h.pos / DS_BLOCK_TOKENS > n_exact || x.approx);
     }
-    for (uint32_t k = have; k > 0; k--) {
-        uint32_t i = ds_states_find(&e->states, &s->keys[k - 1], now_us), P = k * DS_BLOCK_TOKENS, dec_start;
-        if (i != NONE && !(exact && e->states.approx[i]) && state_serves(e, s, e->states.dec_start[i], P))
-            return (found){ HIT_STATE, P, i, k > n_exact || e->states.approx[i], exact, have, most };
-        if (look == AND_STORED_STATES && e->store->fn->match_state(e->store->ctx, &s->keys[k - 1], exact, &dec_start) &&
-            state_serves(e, s, dec_start, P))
-            return (found){ HIT_STATE, P, NONE, false, exact, have, most };
-        if (replay)
-            return (found){ HIT_REPLAY, P, NONE, true, exact, have, most };
-    }
+    f.approx = f.approx || h.kind == DS_HIT_REPLAY;
     return f;
 }
 
 /* What the store promises on top of what the device has: a longer prefix, or a state where there was none. */
 static bool is_better(const found *p, const found *f)
 {
-    return p->pos > f->pos || (p->pos == f->pos && p->kind == HIT_STATE && f->kind != HIT_STATE);
+    return p->pos > f->pos || (p->pos == f->pos && p->kind == DS_HIT_STATE && f->kind != DS_HIT_STATE);
 }
 
 /* The block behind those that the device has is on its way to somebody else. */
@@ -364,7 +378,7 @@ static bool next_is_expected(const ds_eng_loop *e, const ds_eng_sample *s, const
 /* Somebody is computing more of this prompt's prefix than is there now: it pays to wait. */
 static bool prefix_is_coming(ds_eng_loop *e, const ds_eng_sample *s, const found *f)
 {
-    uint32_t n = s->req->n_prompt, most = n > e->hit_margin ? (n - e->hit_margin) / DS_BLOCK_TOKENS : 0;
+    uint32_t most = ds_hit_cap(s->req->n_prompt, e->hit_margin) / DS_BLOCK_TOKENS;
     bool needs_state = e->o->mode == DS_ENGINE_EXACT || e->o->no_replay || s->req->reproducible;
 
     if (s->req->no_cache || s->admitted)
@@ -459,7 +473,7 @@ static void want_snap(ds_eng_sample *s, uint32_t border)
 
 static void begin_prompt(ds_eng_loop *e, ds_eng_step *st, ds_eng_sample *s, const found *f)
 {
-    uint32_t n = s->req->n_prompt, window = e->dev->window, margin = e->hit_margin;
+    uint32_t n = s->req->n_prompt, window = e->dev->window;
 
     s->state = S_PROMPT;
     e->prefilling[e->n_prefilling++] = s;
@@ -473,14 +487,14 @@ static void begin_prompt(ds_eng_loop *e, ds_eng_step *st, ds_eng_sample *s, cons
     s->approx = f->approx;
     if (s->scored) /* a reader may have it by now */
         s->dev.prompt_lp = NULL;
-    if (f->kind == HIT_STATE) {
+    if (f->kind == DS_HIT_STATE) {
         ds_states_pin(&e->states, f->state);
         ds_eng_op(st, DS_DEV_COPY_SLOT, ds_states_slot(&e->states, f->state), s->seat);
         ds_eng_after_step(st, AFTER_UNPIN, f->state);
     } else {
         ds_eng_op(st, DS_DEV_RESET, 0, s->seat);
     }
-    if (f->kind == HIT_REPLAY) {
+    if (f->kind == DS_HIT_REPLAY) {
         uint32_t keep = e->o->replay_keep ? e->o->replay_keep : window;
         s->enc_win = f->pos > keep ? f->pos - keep : 0;
         s->store_from = f->pos;
@@ -492,7 +506,7 @@ static void begin_prompt(ds_eng_loop *e, ds_eng_step *st, ds_eng_sample *s, cons
     s->n_snap = 0;
     if (!s->req->no_cache &&
         (e->o->mode == DS_ENGINE_EXACT || e->o->no_replay || s->req->reproducible || s->goal - s->pos >= WORTH_A_CUT)) {
-        want_snap(s, n > margin ? (n - margin) / DS_BLOCK_TOKENS * DS_BLOCK_TOKENS : 0);
+        want_snap(s, ds_hit_cap(n, e->hit_margin));
         want_snap(s, n / DS_BLOCK_TOKENS * DS_BLOCK_TOKENS);
     }
 }
@@ -548,8 +562,9 @@ static verdict fetch_more(ds_eng_loop *e, ds_eng_step *st, ds_eng_sample *s, con
     if (e->fetches.n_free == 0 || ds_eng_ops_left(e, st) < 2 * n + 2)
         return NOT_YET;
     ds_eng_let_go(e, s); /* of an earlier fetch that brought a part */
-    ds_eng_fetch(e, st, s,
-                 &(ds_eng_prefix){ .n = n, .exact = p->exact, .fetch_state = p->kind == HIT_STATE && p->state == NONE, .state = p->state });
+    ds_eng_fetch(
+        e, st, s,
+        &(ds_eng_prefix){ .n = n, .exact = p->exact, .fetch_state = p->kind == DS_HIT_STATE && p->state == NONE, .state = p->state });
     return s->state == S_FETCHING || s->fetch_waits ? NOT_YET : ADMITTED;
 }
 
@@ -615,11 +630,11 @@ static verdict admit_prompt(ds_eng_loop *e, ds_eng_step *st, ds_eng_sample *s, u
         ds_eng_let_go(e, s);
     if (!fits(e, s, &f))
         return NO_MEMORY;
-    if (f.kind == HIT_STATE)
+    if (f.kind == DS_HIT_STATE)
         ds_states_pin(&e->states, f.state); /* taking another must not take this one */
     if (fork)
         state = ds_eng_take_state(e, st);
-    if (f.kind == HIT_STATE)
+    if (f.kind == DS_HIT_STATE)
         ds_states_unpin(&e->states, f.state);
     if (fork && state == NONE) {
         ds_eng_sample *h = e->n_running == 0 ? worst_holder(e, s) : NULL;
@@ -642,8 +657,8 @@ static verdict admit_prompt(ds_eng_loop *e, ds_eng_step *st, ds_eng_sample *s, u
         s->first_hit = f.kind;
         s->first_hit_pos = f.pos;
         e->turn.prompt_tokens += r->n_prompt;
-        e->turn.hit_state_tokens += f.kind == HIT_STATE ? f.pos : 0;
-        e->turn.hit_replay_tokens += f.kind == HIT_REPLAY ? f.pos : 0;
+        e->turn.hit_state_tokens += f.kind == DS_HIT_STATE ? f.pos : 0;
+        e->turn.hit_replay_tokens += f.kind == DS_HIT_REPLAY ? f.pos : 0;
         count_fetched(e, s, hits);
     }
     note_start(e, s, now_us);
@@ -672,7 +687,7 @@ static bool admit_import(ds_eng_loop *e, ds_eng_step *st, ds_eng_sample *s, uint
             ds_eng_drop_import(s);
             return false;
         }
-        p.kind = HIT_REPLAY;
+        p.kind = DS_HIT_REPLAY;
         p.pos = full * DS_BLOCK_TOKENS;
         *v = fetch_more(e, st, s, &f, &p);
         if (*v != ADMITTED)

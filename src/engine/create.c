@@ -429,7 +429,7 @@ static ds_rc take_loop(ds_eng_loop *l, ds_engine *e, ds_err *err)
         return rc;
     if (o->replay_keep && o->replay_keep < e->dev->window)
         return ds_fail(err, DS_E_ARG, "replay_keep: %u is less than the model's window, %u", o->replay_keep, e->dev->window);
-    l->hit_margin = e->dev->window + DS_KV_ROLLBACK > HIT_MARGIN ? e->dev->window + DS_KV_ROLLBACK : HIT_MARGIN;
+    l->hit_margin = ds_hit_margin(e->dev->window);
     ds_spec_init(&l->spec, o->drafts ? e->dev->drafts : 0, o->drafts);
     return DS_OK;
 }

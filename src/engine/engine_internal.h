@@ -33,6 +33,7 @@
 #include "engine/rules.h"
 #include "engine/states.h"
 #include "kv/chain.h"
+#include "kv/hit.h"
 #include "policy/cost.h"
 #include "policy/spec.h"
 
@@ -43,13 +44,11 @@ enum {
     MAX_STOP_BYTES = 256,
     MAX_STOP_IDS = DS_GEN_MAX_STOP_IDS,
     N_LEVELS = DS_GEN_PRIORITIES,
-    HIT_MARGIN = 128 + DS_KV_ROLLBACK, /* also where the window is shorter: the published rule */
-    PREFETCH = 8                       /* samples ahead */
+    PREFETCH = 8 /* samples ahead */
 };
 
 typedef enum { S_HELD, S_WAITING, S_FETCHING, S_PROMPT, S_DECODE, S_LEAVING, S_GONE } ds_eng_state;
 typedef enum { THEN_END, THEN_RECOMPUTE, THEN_PARK, THEN_PARKED } ds_eng_then;
-typedef enum { HIT_NONE, HIT_STATE, HIT_REPLAY } ds_eng_hit;
 
 typedef struct ds_eng_request ds_eng_request;
 
@@ -113,7 +112,7 @@ typedef struct ds_eng_sample {
     uint32_t enc_win, store_from;
     bool replay_first;                /* the next chunk is the first of a replay */
     uint32_t snap[MAX_SNAPS], n_snap; /* borders where its state is wanted */
-    ds_eng_hit first_hit;             /* what its first admission found, for going on the same way after preemption */
+    ds_hit_kind first_hit;            /* what its first admission found, for going on the same way after preemption */
     uint32_t first_hit_pos, hit, replayed;
     uint32_t admit_out; /* tokens at the last admission */
     bool holds;         /* blocks, perhaps a saved state, that came or come from the store */

@@ -177,7 +177,9 @@ static void write_record(ds_eng_loop *e, ds_engine_export *x)
     x->h.ns = s->req->ns;
     x->h.n_prompt = s->req->n_prompt;
     x->h.n_out = s->n_out;
-    x->h.began = s->first_hit == HIT_STATE ? DS_KV_BEGAN_FROM_STATE : s->first_hit == HIT_REPLAY ? DS_KV_BEGAN_BY_REPLAY : DS_KV_BEGAN_COLD;
+    x->h.began = s->first_hit == DS_HIT_STATE    ? DS_KV_BEGAN_FROM_STATE
+                 : s->first_hit == DS_HIT_REPLAY ? DS_KV_BEGAN_BY_REPLAY
+                                                 : DS_KV_BEGAN_COLD;
     x->h.began_pos = s->first_hit_pos;
     x->h.approx = s->approx;
     x->h.n_keys = x->h.pos / DS_BLOCK_TOKENS;
@@ -314,7 +316,7 @@ static ds_rc fill_in(ds_engine *e, ds_eng_request *r, const ds_kv_handoff *h, ds
     if (h->n_keys && memcmp(s->keys, h->keys, h->n_keys * sizeof *s->keys) != 0)
         return ds_fail(err, DS_E_FORMAT, "handoff: the blocks' keys aren't those of the tokens");
     s->approx = h->approx;
-    s->first_hit = h->began == DS_KV_BEGAN_FROM_STATE ? HIT_STATE : h->began == DS_KV_BEGAN_BY_REPLAY ? HIT_REPLAY : HIT_NONE;
+    s->first_hit = h->began == DS_KV_BEGAN_FROM_STATE ? DS_HIT_STATE : h->began == DS_KV_BEGAN_BY_REPLAY ? DS_HIT_REPLAY : DS_HIT_NONE;
     s->first_hit_pos = s->hit = h->began_pos;
     s->admitted = h->n_out > 0;
     s->last_us = s->admit_us = r->added_us;
