@@ -111,7 +111,7 @@ int main(int argc, char **argv)
             double device, waited;
             for (uint32_t i = 0; i < counts[c]; i++) {
                 seqs[i] = (ds_seq){ .slot = i,
-                                    .tail = DS_RUNNER_NONE,
+                                    .tail = DS_NONE,
                                     .blocks = blocks[i],
                                     .n_blocks = per,
                                     .pos = POS,

@@ -78,7 +78,7 @@ static void *churn(void *arg)
         ds_index_hit h;
         if (ds_index_find(ix, &k, &h))
             ds_index_remove(ix, h.record, NULL, NULL);
-        enter((1ull << 40) + (i % 1000) * EXTENT, EXTENT, DS_INDEX_NONE, 0, NULL);
+        enter((1ull << 40) + (i % 1000) * EXTENT, EXTENT, DS_NONE, 0, NULL);
         atomic_fetch_add_explicit(&churned, EXTENT, memory_order_relaxed);
         if (i % 64 == 0)
             atomic_store_explicit(&churn_ns, cpu_ns() - t, memory_order_relaxed);
@@ -155,7 +155,7 @@ static void report_match(void)
     enum { N = 200 };
     uint64_t ns[N], median, p95;
     ds_key ns_key = { { 1 } };
-    uint32_t last = DS_INDEX_NONE, crc[64] = { 0 };
+    uint32_t last = DS_NONE, crc[64] = { 0 };
 
     for (uint32_t i = 0; i < CHAIN * 128; i++)
         tokens[i] = (int32_t)(ds_rng_u64(7, i, 0) % 129280);
@@ -200,7 +200,7 @@ int main(void)
     }
     began = cpu_ns();
     for (uint64_t i = 0, end = n; i < end; i += EXTENT)
-        enter(i, EXTENT, DS_INDEX_NONE, 0, NULL);
+        enter(i, EXTENT, DS_NONE, 0, NULL);
     began = cpu_ns() - began;
     printf("op=kvindex variant=rebuild blocks=%u ns=%.1f mops_s=%.2f\n", n, (double)began / n, n * 1e3 / (double)began);
     report_roof();

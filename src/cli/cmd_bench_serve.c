@@ -13,12 +13,11 @@
 #include <string.h>
 #include <time.h>
 
-#include <ds/engine.h>
-
 #include "base/clock.h"
 #include "base/rng.h"
 #include "cli/gen.h"
 #include "cli/model_cli.h"
+#include "engine/engine.h"
 #include "role/service.h"
 
 typedef struct {

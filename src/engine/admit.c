@@ -59,21 +59,21 @@ static void release_blocks(ds_eng_loop *e, ds_eng_sample *s)
 
 static void release_parked(ds_eng_loop *e, ds_eng_sample *s)
 {
-    if (s->parked == NONE)
+    if (s->parked == DS_NONE)
         return;
     ds_states_unpin(&e->states, s->parked);
-    s->parked = NONE;
+    s->parked = DS_NONE;
     e->n_parked--;
 }
 
 static void release_seat(ds_eng_loop *e, ds_eng_sample *s)
 {
-    if (s->seat == NONE)
+    if (s->seat == DS_NONE)
         return;
     if (s->dev.grammar)
         e->dev->fn->forget(e->dev, &s->dev, s->seat);
     ds_states_give_seat(&e->states, s->seat);
-    s->seat = NONE;
+    s->seat = DS_NONE;
     e->running[s->run_index] = e->running[--e->n_running];
     e->running[s->run_index]->run_index = s->run_index;
 }
@@ -85,12 +85,12 @@ void ds_eng_release(ds_eng_loop *e, ds_eng_sample *s)
     release_blocks(e, s);
     release_parked(e, s);
     release_seat(e, s);
-    if (s->tail != NONE)
+    if (s->tail != DS_NONE)
         e->tail[e->n_free_tails++] = s->tail;
-    s->tail = NONE;
-    if (s->fork_state != NONE)
+    s->tail = DS_NONE;
+    if (s->fork_state != DS_NONE)
         ds_states_unpin(&e->states, s->fork_state);
-    s->fork_state = NONE;
+    s->fork_state = DS_NONE;
     s->fork = false;
 }
 
@@ -127,7 +127,7 @@ void ds_eng_settle(ds_eng_loop *e, ds_eng_step *st)
             break;
         case THEN_PARK:
             state = ds_eng_take_state(e, st);
-            if (state != NONE) {
+            if (state != DS_NONE) {
                 ds_eng_op(st, DS_DEV_COPY_SLOT, s->seat, ds_states_slot(&e->states, state));
                 s->busy_until = st->dev.no;
                 s->parked = state;
@@ -164,7 +164,7 @@ static ds_eng_sample *worst_parked(const ds_eng_loop *e)
 
     for (uint32_t l = 0; e->n_parked > 0 && l < N_LEVELS; l++)
         for (ds_eng_sample *s = e->level_head[l]; s; s = s->next)
-            if (s->parked != NONE && (!w || worse(s, w)))
+            if (s->parked != DS_NONE && (!w || worse(s, w)))
                 w = s;
     return w;
 }
@@ -267,7 +267,7 @@ static void preempt_for(ds_eng_loop *e, const ds_eng_sample *head)
 typedef struct {
     ds_hit_kind kind;
     uint32_t pos;   /* tokens that need not be computed */
-    uint32_t state; /* DS_HIT_STATE; NONE: it is in the store */
+    uint32_t state; /* DS_HIT_STATE; DS_NONE: it is in the store */
     bool approx;    /* what is found there rests on a replay, or is one; of what is in the store nobody knows yet */
     bool exact;     /* only what is exact was looked at */
     uint32_t run;   /* blocks that are there, whatever the hit makes of them */
@@ -279,7 +279,7 @@ typedef enum { DEVICE_ONLY, AND_STORED_BLOCKS, AND_STORED_STATES } where;
 uint32_t ds_eng_device_block(const ds_eng_loop *e, const ds_eng_sample *s, uint32_t i, bool exact)
 {
     uint32_t b = ds_blocks_find(&e->blocks, &s->keys[i]);
-    return b != NONE && exact && e->blocks.approx[b] ? NONE : b;
+    return b != DS_NONE && exact && e->blocks.approx[b] ? DS_NONE : b;
 }
 
 /* How many of a sample's first `most` blocks are there; of these, in front of the first approximate one, *n_exact. */
@@ -290,11 +290,11 @@ static uint32_t run_of_blocks(const ds_eng_loop *e, const ds_eng_sample *s, uint
     *n_exact = most;
     for (; have < most; have++) {
         uint32_t block = ds_eng_device_block(e, s, have, exact);
-        if (block == NONE && have >= promised && look != DEVICE_ONLY)
+        if (block == DS_NONE && have >= promised && look != DEVICE_ONLY)
             promised = have + e->store->fn->match(e->store->ctx, &s->keys[have], most - have, exact);
-        if (block == NONE && have >= promised)
+        if (block == DS_NONE && have >= promised)
             break;
-        if (block != NONE && e->blocks.approx[block] && *n_exact > have)
+        if (block != DS_NONE && e->blocks.approx[block] && *n_exact > have)
             *n_exact = have;
     }
     return have;
@@ -306,7 +306,7 @@ typedef struct {
     where look;
     bool exact;
     uint64_t now_us;
-    uint32_t state; /* of the last yes; NONE: it is in the store */
+    uint32_t state; /* of the last yes; DS_NONE: it is in the store */
     bool approx;
 } state_search;
 
@@ -315,14 +315,14 @@ static bool has_state(void *ctx, uint32_t pos, bool own)
 {
     state_search *x = ctx;
     const ds_eng_loop *e = x->e;
-    const ds_key *key = &x->s->keys[pos / DS_BLOCK_TOKENS - 1];
+    const ds_key *key = &x->s->keys[pos / DS_KV_BLOCK_TOKENS - 1];
     uint32_t i = ds_states_find(&x->e->states, key, x->now_us), dec_start;
 
     x->state = i;
-    x->approx = i != NONE && e->states.approx[i];
-    if (i != NONE && !(x->exact && x->approx) && !(own && e->states.dec_start[i] != x->s->dev.dec_start))
+    x->approx = i != DS_NONE && e->states.approx[i];
+    if (i != DS_NONE && !(x->exact && x->approx) && !(own && e->states.dec_start[i] != x->s->dev.dec_start))
         return true;
-    x->state = NONE;
+    x->state = DS_NONE;
     x->approx = false; /* of what is in the store nobody knows yet */
     return x->look == AND_STORED_STATES && e->store->fn->match_state(e->store->ctx, key, x->exact, &dec_start) &&
            !(own && dec_start != x->s->dev.dec_start);
@@ -344,7 +344,7 @@ static found find_hit(ds_eng_loop *e, ds_eng_sample *s, where look, uint64_t now
 {
     ds_hit_ask q = asks(e, s);
     state_search x = { .e = e, .s = s, .look = look, .exact = s->req->reproducible || (s->admitted && !s->approx), .now_us = now_us };
-    found f = { .state = NONE, .exact = x.exact, .most = ds_hit_most(&q) };
+    found f = { .state = DS_NONE, .exact = x.exact, .most = ds_hit_most(&q) };
     uint32_t n_exact;
     ds_hit h;
 
@@ -357,7 +357,7 @@ static found find_hit(ds_eng_loop *e, ds_eng_sample *s, where look, uint64_t now
     f.pos = h.pos;
     if (h.kind == DS_HIT_STATE) {
         f.state = x.state;
-        f.approx = x.state != NONE && (h.pos / DS_BLOCK_TOKENS > n_exact || x.approx);
+        f.approx = x.state != DS_NONE && (h.pos / DS_KV_BLOCK_TOKENS > n_exact || x.approx);
     }
     f.approx = f.approx || h.kind == DS_HIT_REPLAY;
     return f;
@@ -378,7 +378,7 @@ static bool next_is_expected(const ds_eng_loop *e, const ds_eng_sample *s, const
 /* Somebody is computing more of this prompt's prefix than is there now: it pays to wait. */
 static bool prefix_is_coming(ds_eng_loop *e, const ds_eng_sample *s, const found *f)
 {
-    uint32_t most = ds_hit_cap(s->req->n_prompt, e->hit_margin) / DS_BLOCK_TOKENS;
+    uint32_t most = ds_hit_cap(s->req->n_prompt, e->hit_margin) / DS_KV_BLOCK_TOKENS;
     bool needs_state = e->o->mode == DS_ENGINE_EXACT || e->o->no_replay || s->req->reproducible;
 
     if (s->req->no_cache || s->admitted)
@@ -391,8 +391,8 @@ static bool prefix_is_coming(ds_eng_loop *e, const ds_eng_sample *s, const found
             continue;
         if (hi > o->n_keys)
             hi = o->n_keys;
-        if (hi > o->goal / DS_BLOCK_TOKENS)
-            hi = o->goal / DS_BLOCK_TOKENS;
+        if (hi > o->goal / DS_KV_BLOCK_TOKENS)
+            hi = o->goal / DS_KV_BLOCK_TOKENS;
         while (lo < hi) { /* keys are a chain: equal up to some block, different behind it */
             uint32_t mid = (lo + hi + 1) / 2;
             if (memcmp(&o->keys[mid - 1], &s->keys[mid - 1], sizeof(ds_key)) == 0)
@@ -400,7 +400,7 @@ static bool prefix_is_coming(ds_eng_loop *e, const ds_eng_sample *s, const found
             else
                 hi = mid - 1;
         }
-        border = lo * DS_BLOCK_TOKENS;
+        border = lo * DS_KV_BLOCK_TOKENS;
         if (border <= f->pos || o->pos >= border)
             continue;
         if (!needs_state)
@@ -424,7 +424,7 @@ static void take_seat(ds_eng_loop *e, ds_eng_step *st, ds_eng_sample *s)
 {
     ds_eng_dequeue(e, s);
     s->seat = ds_states_take_seat(&e->states);
-    assert(s->seat != NONE);
+    assert(s->seat != DS_NONE);
     s->run_index = e->n_running;
     e->running[e->n_running++] = s;
     s->busy_until = st->dev.no;
@@ -441,7 +441,7 @@ static uint32_t watermark(const ds_eng_loop *e)
 
 static verdict admit_parked(ds_eng_loop *e, ds_eng_step *st, ds_eng_sample *s)
 {
-    uint32_t copy = NONE, last = s->n_blocks - 1;
+    uint32_t copy = DS_NONE, last = s->n_blocks - 1;
 
     if (s->shared_partial) {
         if (ds_blocks_available(&e->blocks) < 1 + watermark(e))
@@ -455,7 +455,7 @@ static verdict admit_parked(ds_eng_loop *e, ds_eng_step *st, ds_eng_sample *s)
     take_seat(e, st, s);
     ds_eng_op(st, DS_DEV_COPY_SLOT, ds_states_slot(&e->states, s->parked), s->seat);
     ds_eng_after_step(st, AFTER_UNPIN, s->parked);
-    s->parked = NONE;
+    s->parked = DS_NONE;
     e->n_parked--;
     s->state = S_DECODE;
     return ADMITTED;
@@ -482,7 +482,7 @@ static void begin_prompt(ds_eng_loop *e, ds_eng_step *st, ds_eng_sample *s, cons
     s->hit = f->pos;
     s->pos = f->pos;
     s->enc_win = s->store_from = s->replayed = 0;
-    s->n_published = f->pos / DS_BLOCK_TOKENS;
+    s->n_published = f->pos / DS_KV_BLOCK_TOKENS;
     s->replay_first = false;
     s->approx = f->approx;
     if (s->scored) /* a reader may have it by now */
@@ -507,7 +507,7 @@ static void begin_prompt(ds_eng_loop *e, ds_eng_step *st, ds_eng_sample *s, cons
     if (!s->req->no_cache &&
         (e->o->mode == DS_ENGINE_EXACT || e->o->no_replay || s->req->reproducible || s->goal - s->pos >= WORTH_A_CUT)) {
         want_snap(s, ds_hit_cap(n, e->hit_margin));
-        want_snap(s, n / DS_BLOCK_TOKENS * DS_BLOCK_TOKENS);
+        want_snap(s, n / DS_KV_BLOCK_TOKENS * DS_KV_BLOCK_TOKENS);
     }
 }
 
@@ -540,11 +540,11 @@ static void take_hits(ds_eng_loop *e, ds_eng_sample *s, uint32_t hits, bool exac
  * all behind it. */
 static bool fits(const ds_eng_loop *e, const ds_eng_sample *s, const found *f)
 {
-    uint32_t need = ds_eng_blocks_for(s->goal), hits = f->pos / DS_BLOCK_TOKENS;
+    uint32_t need = ds_eng_blocks_for(s->goal), hits = f->pos / DS_KV_BLOCK_TOKENS;
 
     for (uint32_t i = 0; i < hits; i++) {
         uint32_t b = ds_eng_device_block(e, s, i, f->exact);
-        need -= b != NONE && e->blocks.ref[b] > 0;
+        need -= b != DS_NONE && e->blocks.ref[b] > 0;
     }
     return ds_blocks_available(&e->blocks) >= need + watermark(e);
 }
@@ -553,7 +553,7 @@ static bool fits(const ds_eng_loop *e, const ds_eng_sample *s, const found *f)
  * fetch. */
 static verdict fetch_more(ds_eng_loop *e, ds_eng_step *st, ds_eng_sample *s, const found *f, const found *p)
 {
-    uint32_t n = p->pos / DS_BLOCK_TOKENS;
+    uint32_t n = p->pos / DS_KV_BLOCK_TOKENS;
 
     if (!is_better(p, f))
         return ADMITTED;
@@ -564,14 +564,14 @@ static verdict fetch_more(ds_eng_loop *e, ds_eng_step *st, ds_eng_sample *s, con
     ds_eng_let_go(e, s); /* of an earlier fetch that brought a part */
     ds_eng_fetch(
         e, st, s,
-        &(ds_eng_prefix){ .n = n, .exact = p->exact, .fetch_state = p->kind == DS_HIT_STATE && p->state == NONE, .state = p->state });
+        &(ds_eng_prefix){ .n = n, .exact = p->exact, .fetch_state = p->kind == DS_HIT_STATE && p->state == DS_NONE, .state = p->state });
     return s->state == S_FETCHING || s->fetch_waits ? NOT_YET : ADMITTED;
 }
 
 /* Else it would wait for memory that it has itself. */
 static bool holds_only_hits(const ds_eng_loop *e, const ds_eng_sample *s, const found *f)
 {
-    if (s->holds && s->n_blocks > f->pos / DS_BLOCK_TOKENS)
+    if (s->holds && s->n_blocks > f->pos / DS_KV_BLOCK_TOKENS)
         return false;
     for (uint32_t i = 0; s->holds && i < s->n_blocks; i++)
         if (s->blocks[i] != ds_eng_device_block(e, s, i, f->exact))
@@ -585,8 +585,8 @@ static void count_fetched(ds_eng_loop *e, const ds_eng_sample *s, uint32_t hits)
     uint32_t far = s->n_fetched_far < hits ? s->n_fetched_far : hits, near = s->n_fetched - s->n_fetched_far;
 
     near = near < hits - far ? near : hits - far;
-    e->turn.hit_store_tokens += far * DS_BLOCK_TOKENS;
-    e->turn.hit_host_tokens += near * DS_BLOCK_TOKENS;
+    e->turn.hit_store_tokens += far * DS_KV_BLOCK_TOKENS;
+    e->turn.hit_host_tokens += near * DS_KV_BLOCK_TOKENS;
 }
 
 /* The store had too few buffers for all that it promised; it has its time to find more. */
@@ -606,7 +606,7 @@ static verdict admit_prompt(ds_eng_loop *e, ds_eng_step *st, ds_eng_sample *s, u
     ds_eng_request *r = s->req;
     bool fork = r->fork_pending && s->index == 0, ask;
     where look;
-    uint32_t hits, state = NONE;
+    uint32_t hits, state = DS_NONE;
     found f, p;
     verdict v;
 
@@ -615,7 +615,7 @@ static verdict admit_prompt(ds_eng_loop *e, ds_eng_step *st, ds_eng_sample *s, u
     if (waits_for_buffers(e, s, now_us))
         return NOT_YET;
     ask = e->store && !s->fetch_over && !r->no_cache && now_us >= e->store_rest_us;
-    look = !ask ? DEVICE_ONLY : ds_states_next(&e->states) == NONE ? AND_STORED_BLOCKS : AND_STORED_STATES;
+    look = !ask ? DEVICE_ONLY : ds_states_next(&e->states) == DS_NONE ? AND_STORED_BLOCKS : AND_STORED_STATES;
     s->goal = s->n_out > 0 ? r->n_prompt + s->n_out - 1 : r->n_prompt - fork;
     f = find_hit(e, s, DEVICE_ONLY, now_us);
     p = ask ? find_hit(e, s, look, now_us) : f;
@@ -636,7 +636,7 @@ static verdict admit_prompt(ds_eng_loop *e, ds_eng_step *st, ds_eng_sample *s, u
         state = ds_eng_take_state(e, st);
     if (f.kind == DS_HIT_STATE)
         ds_states_unpin(&e->states, f.state);
-    if (fork && state == NONE) {
+    if (fork && state == DS_NONE) {
         ds_eng_sample *h = e->n_running == 0 ? worst_holder(e, s) : NULL;
         if (h) /* it may have the state that is missing, and wait for one too */
             take_back(e, h);
@@ -644,11 +644,11 @@ static verdict admit_prompt(ds_eng_loop *e, ds_eng_step *st, ds_eng_sample *s, u
     }
     s->fork = fork;
     s->fork_state = state;
-    hits = f.pos / DS_BLOCK_TOKENS;
+    hits = f.pos / DS_KV_BLOCK_TOKENS;
     take_hits(e, s, hits, f.exact);
     for (s->n_blocks = hits; s->n_blocks < ds_eng_blocks_for(s->goal); s->n_blocks++) {
         s->blocks[s->n_blocks] = ds_eng_take_block(e, st);
-        assert(s->blocks[s->n_blocks] != NONE);
+        assert(s->blocks[s->n_blocks] != DS_NONE);
     }
     take_seat(e, st, s);
     begin_prompt(e, st, s, &f);
@@ -669,16 +669,16 @@ static verdict admit_prompt(ds_eng_loop *e, ds_eng_step *st, ds_eng_sample *s, u
  * False: they aren't, and it is computed again. */
 static bool admit_import(ds_eng_loop *e, ds_eng_step *st, ds_eng_sample *s, uint64_t now_us, verdict *v)
 {
-    uint32_t P = s->import->pos, full = P / DS_BLOCK_TOKENS, n_exact, block = NONE;
+    uint32_t P = s->import->pos, full = P / DS_KV_BLOCK_TOKENS, n_exact, block = DS_NONE;
     bool exact = s->req->reproducible || !s->approx, ask = e->store && !s->fetch_over && now_us >= e->store_rest_us;
-    found f = { .state = NONE, .exact = exact, .most = full }, p;
+    found f = { .state = DS_NONE, .exact = exact, .most = full }, p;
 
     s->goal = P;
     *v = NOT_YET;
     if (waits_for_buffers(e, s, now_us))
         return true;
     f.run = run_of_blocks(e, s, full, exact, DEVICE_ONLY, &n_exact);
-    f.pos = f.run * DS_BLOCK_TOKENS;
+    f.pos = f.run * DS_KV_BLOCK_TOKENS;
     if (f.run < full) {
         p = f;
         if (next_is_expected(e, s, &f))
@@ -688,7 +688,7 @@ static bool admit_import(ds_eng_loop *e, ds_eng_step *st, ds_eng_sample *s, uint
             return false;
         }
         p.kind = DS_HIT_REPLAY;
-        p.pos = full * DS_BLOCK_TOKENS;
+        p.pos = full * DS_KV_BLOCK_TOKENS;
         *v = fetch_more(e, st, s, &f, &p);
         if (*v != ADMITTED)
             return true;
@@ -705,7 +705,7 @@ static bool admit_import(ds_eng_loop *e, ds_eng_step *st, ds_eng_sample *s, uint
         return true;
     take_hits(e, s, full, exact);
     s->n_blocks = full;
-    if (P % DS_BLOCK_TOKENS)
+    if (P % DS_KV_BLOCK_TOKENS)
         s->blocks[s->n_blocks++] = block = ds_eng_take_block(e, st);
     take_seat(e, st, s);
     ds_eng_place_import(e, st, s, block);
@@ -723,7 +723,7 @@ static verdict admit(ds_eng_loop *e, ds_eng_step *st, ds_eng_sample *s, uint64_t
     if (s->import && admit_import(e, st, s, now_us, &v))
         return v;
 
-    if (s->parked == NONE)
+    if (s->parked == DS_NONE)
         return admit_prompt(e, st, s, now_us);
     v = admit_parked(e, st, s);
     if (v == ADMITTED)

@@ -14,24 +14,15 @@
 
 #include <stdatomic.h>
 
-#include <ds/engine.h>
-
 #include "base/err.h"
+#include "engine/engine.h"
 #include "engine/sampler.h"
 #include "engine/store.h"
 #include "kv/layout.h"
 #include "kv/state.h"
 #include "model/model.h"
 
-enum {
-    DS_DEV_DEPTH = 2,
-    DS_DEV_MAX_DRAFTS = DS_GEN_MAX_DRAFTS,
-    DS_DEV_MAX_TOP = 20,
-    DS_DEV_LOOKBACK = 16,
-    DS_DEV_PROMPT_LOGITS = 64,
-    DS_BLOCK_TOKENS = DS_KV_BLOCK_TOKENS
-};
-#define DS_DEV_NONE UINT32_MAX
+enum { DS_DEV_DEPTH = 2, DS_DEV_MAX_DRAFTS = DS_GEN_MAX_DRAFTS, DS_DEV_MAX_TOP = 20, DS_DEV_LOOKBACK = 16, DS_DEV_PROMPT_LOGITS = 64 };
 
 typedef enum {
     DS_DEV_RESET,      /* forgets slot dst */
@@ -89,7 +80,7 @@ typedef struct {
     const uint32_t *blocks;
     uint32_t n_blocks; /* cover every position that the rows may write */
     uint32_t slot;
-    uint32_t save_to; /* the slot is copied there once the rows have crossed a block border; NONE: not. Prompt rows end on that border */
+    uint32_t save_to; /* the slot is copied there once the rows have crossed a block border; DS_NONE: not. Prompt rows end on that border */
     uint32_t drafts;  /* decode: the row at the live position, and up to so many behind it */
     bool decode;
 
@@ -100,7 +91,7 @@ typedef struct {
     const int32_t *tokens;
     const float *const *image;
     uint32_t pos, n, tail, enc_win, store_from, dec_from, dec_win;
-    uint32_t n_before; /* NONE: the history is in the slot */
+    uint32_t n_before; /* DS_NONE: the history is in the slot */
     int32_t before[DS_DEV_LOOKBACK];
 } ds_dev_rows;
 
@@ -177,11 +168,11 @@ int32_t ds_backend_null_token(uint64_t h, uint64_t seed, uint32_t vocab);
 /* Test hook: called on the device's thread with the drafts of a sample that stand behind its output token `index`;
  * it may change them. */
 typedef void ds_draft_hook(void *ctx, uint64_t cookie, uint32_t sample, uint32_t index, int32_t *drafts, uint32_t n);
-void ds_backend_cpu_hook(ds_backend *b, ds_draft_hook *fn, void *ctx); /* while nothing is in flight */
+void ds_backend_model_hook(ds_backend *b, ds_draft_hook *fn, void *ctx); /* while nothing is in flight */
 
 /* A thread that owns a runner and the pool. */
-ds_rc ds_backend_cpu_create(ds_backend **out, const ds_model *m, ds_pool *pool, const ds_backend_size *size, ds_err *err);
+ds_rc ds_backend_model_create(ds_backend **out, const ds_model *m, ds_pool *pool, const ds_backend_size *size, ds_err *err);
 /* What it takes: its runner, and masks (stage). False: sizes overflow. */
-bool ds_backend_cpu_bytes(const ds_model *m, const ds_backend_size *size, ds_runner_size *out);
+bool ds_backend_model_bytes(const ds_model *m, const ds_backend_size *size, ds_runner_size *out);
 
 #endif

@@ -13,12 +13,11 @@
 #include "base/rng.h"
 #include "engine/backend.h"
 
-enum { WINDOW = 128, ROLLBACK = 16, LOOKBACK = 3, HIST = 64, VOCAB = 129280 };
-#define NOWHERE UINT32_MAX
+enum { WINDOW = 128, ROLLBACK = DS_DEV_MAX_DRAFTS + 1, LOOKBACK = 3, HIST = 64, VOCAB = 129280 };
 
 typedef struct {
     bool decoding, ended;
-    uint32_t pos; /* NOWHERE: forgotten */
+    uint32_t pos; /* DS_NONE: forgotten */
     int32_t next;
     uint64_t h;       /* of the tokens in front of pos */
     uint64_t step_no; /* of the last step that gave tokens */
@@ -44,7 +43,7 @@ typedef struct {
     ds_engine_clock clock;
     ds_backend_size size;
     live *slot;
-    entry *kv; /* verify: [blocks][128]; else the last one of each block only */
+    entry *kv; /* verify: [blocks][DS_KV_BLOCK_TOKENS]; else the last one of each block only */
     tail *tails;
     uint32_t *words; /* [1 + drafts][n_words] of masks */
     int32_t draft[DS_DEV_MAX_DRAFTS];
@@ -83,25 +82,25 @@ __attribute__((format(printf, 2, 3))) static void wrong(null_dev *d, const char 
 
 static entry *at(const null_dev *d, const ds_dev_rows *r, uint32_t pos)
 {
-    uint32_t b = r->blocks[pos / DS_BLOCK_TOKENS];
+    uint32_t b = r->blocks[pos / DS_KV_BLOCK_TOKENS];
 
-    assert(pos / DS_BLOCK_TOKENS < r->n_blocks && b < d->size.n_blocks);
-    return d->o.verify ? &d->kv[(size_t)b * DS_BLOCK_TOKENS + pos % DS_BLOCK_TOKENS] : &d->kv[b];
+    assert(pos / DS_KV_BLOCK_TOKENS < r->n_blocks && b < d->size.n_blocks);
+    return d->o.verify ? &d->kv[(size_t)b * DS_KV_BLOCK_TOKENS + pos % DS_KV_BLOCK_TOKENS] : &d->kv[b];
 }
 
 static void store(const null_dev *d, const ds_dev_rows *r, uint32_t pos, uint64_t h, int32_t token)
 {
-    if (d->o.verify || pos % DS_BLOCK_TOKENS == DS_BLOCK_TOKENS - 1)
+    if (d->o.verify || pos % DS_KV_BLOCK_TOKENS == DS_KV_BLOCK_TOKENS - 1)
         *at(d, r, pos) = (entry){ h, token };
 }
 
 /* Entries of all positions in front of `pos` continue one another where blocks meet. */
 static void check_chain(null_dev *d, const ds_dev_rows *r, uint32_t pos)
 {
-    for (uint32_t p = DS_BLOCK_TOKENS; p < pos; p += DS_BLOCK_TOKENS) {
+    for (uint32_t p = DS_KV_BLOCK_TOKENS; p < pos; p += DS_KV_BLOCK_TOKENS) {
         const entry *e = at(d, r, p);
         if (e->h != ds_backend_null_fold(at(d, r, p - 1)->h, e->token))
-            wrong(d, "block %u of a table doesn't continue the one before it (at position %u)", p / DS_BLOCK_TOKENS, pos);
+            wrong(d, "block %u of a table doesn't continue the one before it (at position %u)", p / DS_KV_BLOCK_TOKENS, pos);
     }
 }
 
@@ -118,10 +117,10 @@ static void advance(null_dev *d, live *l, const ds_dev_rows *r, uint32_t pos, in
 
 static void begin_prompt_rows(null_dev *d, live *l, const ds_dev_rows *r)
 {
-    bool fresh = l->pos == NOWHERE;
+    bool fresh = l->pos == DS_NONE;
 
     if (fresh) {
-        if (r->enc_win != r->pos || (r->pos > 0 && r->n_before == DS_DEV_NONE))
+        if (r->enc_win != r->pos || (r->pos > 0 && r->n_before == DS_NONE))
             wrong(d, "prompt rows at %u in an empty slot without a replay", r->pos);
         l->win_lo = r->pos;
         l->dec_lo = l->dec_hi = r->pos;
@@ -147,7 +146,7 @@ static void decoder_rows(null_dev *d, live *l, const ds_dev_rows *r)
 {
     uint32_t end = r->pos + r->n;
 
-    if (r->tail != DS_DEV_NONE) {
+    if (r->tail != DS_NONE) {
         tail *t = &d->tails[r->tail];
         if (t->sample != r->sample || t->hi != r->pos)
             *t = (tail){ r->sample, r->pos, r->pos };
@@ -305,7 +304,7 @@ static void run_decode(null_dev *d, live *l, const ds_dev_rows *r, uint32_t draf
 
 static entry *block(const null_dev *d, uint32_t i)
 {
-    return d->kv + (size_t)i * (d->o.verify ? DS_BLOCK_TOKENS : 1);
+    return d->kv + (size_t)i * (d->o.verify ? DS_KV_BLOCK_TOKENS : 1);
 }
 
 static void save_slot(null_dev *d, const ds_dev_op *op)
@@ -347,7 +346,7 @@ static void run_op(null_dev *d, const ds_dev_op *op)
 
     switch (op->kind) {
     case DS_DEV_RESET:
-        d->slot[op->dst] = (live){ .pos = NOWHERE };
+        d->slot[op->dst] = (live){ .pos = DS_NONE };
         break;
     case DS_DEV_COPY_SLOT:
         d->slot[op->dst] = d->slot[op->src];
@@ -407,7 +406,7 @@ static void run_step(null_dev *d, ds_dev_step *s)
         s->q += n;
         s->qc += (double)n * before;
         s->qq += (double)n * n;
-        if (r->save_to != DS_DEV_NONE && !(r->draw && out->n_tokens == 0) && l->pos / DS_BLOCK_TOKENS > before / DS_BLOCK_TOKENS) {
+        if (r->save_to != DS_NONE && !(r->draw && out->n_tokens == 0) && l->pos / DS_KV_BLOCK_TOKENS > before / DS_KV_BLOCK_TOKENS) {
             d->slot[r->save_to] = *l;
             out->saved = true;
         }
@@ -487,7 +486,7 @@ ds_rc ds_backend_null_create(ds_backend **out, const ds_engine_stub *o, const ds
                             .max_context = size->max_context };
     ds_backend_null_bytes(o, &d->base.block_bytes, &d->base.slot_bytes);
     d->slot = calloc(size->n_slots, sizeof *d->slot);
-    d->kv = calloc(size->n_blocks, sizeof *d->kv * (o->verify ? DS_BLOCK_TOKENS : 1));
+    d->kv = calloc(size->n_blocks, sizeof *d->kv * (o->verify ? DS_KV_BLOCK_TOKENS : 1));
     d->base.stage = (ds_store_stage){ .n_blocks = size->n_stage_blocks,
                                       .n_states = size->n_stage_states,
                                       .block_bytes = d->base.block_bytes,
@@ -507,7 +506,7 @@ ds_rc ds_backend_null_create(ds_backend **out, const ds_engine_stub *o, const ds
 
 void ds_backend_null_bytes(const ds_engine_stub *o, uint64_t *block_bytes, uint64_t *slot_bytes)
 {
-    *block_bytes = sizeof(entry) * (o->verify ? DS_BLOCK_TOKENS : 1);
+    *block_bytes = sizeof(entry) * (o->verify ? DS_KV_BLOCK_TOKENS : 1);
     *slot_bytes = sizeof(live);
 }
 

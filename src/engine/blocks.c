@@ -68,7 +68,7 @@ uint32_t ds_blocks_take(ds_blocks *b)
     uint32_t i = b->next[b->n];
 
     if (i == b->n)
-        return UINT32_MAX;
+        return DS_NONE;
     unlink_block(b, i);
     b->evicted += b->keys.used[i];
     ds_keytab_drop(&b->keys, i);
@@ -96,9 +96,9 @@ bool ds_blocks_publish(ds_blocks *b, uint32_t i, const ds_key *k, bool approx)
     uint32_t old = ds_keytab_find(&b->keys, k);
 
     assert(b->ref[i] > 0);
-    if (b->keys.used[i] || (old != UINT32_MAX && !b->expected[old] && (approx || !b->approx[old])))
+    if (b->keys.used[i] || (old != DS_NONE && !b->expected[old] && (approx || !b->approx[old])))
         return false;
-    if (old != UINT32_MAX) {
+    if (old != DS_NONE) {
         bool idle = b->ref[old] == 0;
         b->expected[old] = false;
         if (idle)
@@ -116,7 +116,7 @@ bool ds_blocks_publish(ds_blocks *b, uint32_t i, const ds_key *k, bool approx)
 bool ds_blocks_expect(ds_blocks *b, uint32_t i, const ds_key *k)
 {
     assert(b->ref[i] > 0 && !b->keys.used[i]);
-    if (ds_keytab_find(&b->keys, k) != UINT32_MAX)
+    if (ds_keytab_find(&b->keys, k) != DS_NONE)
         return false;
     ds_keytab_put(&b->keys, k, i);
     b->expected[i] = true;
@@ -141,12 +141,12 @@ uint32_t ds_blocks_find(const ds_blocks *b, const ds_key *k)
 {
     uint32_t i = ds_keytab_find(&b->keys, k);
 
-    return i != UINT32_MAX && b->expected[i] ? UINT32_MAX : i;
+    return i != DS_NONE && b->expected[i] ? DS_NONE : i;
 }
 
 bool ds_blocks_is_expected(const ds_blocks *b, const ds_key *k)
 {
     uint32_t i = ds_keytab_find(&b->keys, k);
 
-    return i != UINT32_MAX && b->expected[i];
+    return i != DS_NONE && b->expected[i];
 }

@@ -30,12 +30,12 @@ uint64_t ds_blocks_bytes(uint32_t n); /* what init takes at most; linear in n */
 ds_rc ds_blocks_init(ds_blocks *b, uint32_t n, ds_err *err);
 void ds_blocks_fini(ds_blocks *b);
 
-/* A block nobody uses, ref = 1, the least recently used cached one if need be; UINT32_MAX: all are used. O(1). */
+/* A block nobody uses, ref = 1, the least recently used cached one if need be; DS_NONE: all are used. O(1). */
 uint32_t ds_blocks_take(ds_blocks *b);
 /* Which one take would give. */
 static inline uint32_t ds_blocks_next(const ds_blocks *b)
 {
-    return b->next[b->n] == b->n ? UINT32_MAX : b->next[b->n];
+    return b->next[b->n] == b->n ? DS_NONE : b->next[b->n];
 }
 void ds_blocks_ref(ds_blocks *b, uint32_t block);
 /* The last reference makes it cached (when it has a key) or free. Release a sequence's blocks from the last to the
@@ -51,7 +51,7 @@ bool ds_blocks_expect(ds_blocks *b, uint32_t block, const ds_key *k);
 bool ds_blocks_arrive(ds_blocks *b, uint32_t block, const ds_key *k, bool approx);
 /* They won't come: it is a private block. Nothing if it wasn't expected. */
 void ds_blocks_miss(ds_blocks *b, uint32_t block);
-uint32_t ds_blocks_find(const ds_blocks *b, const ds_key *k); /* no reference is taken; UINT32_MAX: none, or expected */
+uint32_t ds_blocks_find(const ds_blocks *b, const ds_key *k); /* no reference is taken; DS_NONE: none, or expected */
 bool ds_blocks_is_expected(const ds_blocks *b, const ds_key *k);
 static inline uint32_t ds_blocks_available(const ds_blocks *b)
 {

@@ -18,29 +18,29 @@ static const char *count_sample(const ds_eng_loop *e, const ds_eng_sample *s)
 
     for (uint32_t i = 0; i < s->n_blocks; i++)
         refs[s->blocks[i]]++;
-    if (s->parked != NONE)
+    if (s->parked != DS_NONE)
         pins[s->parked]++;
-    if (s->fork_state != NONE)
+    if (s->fork_state != DS_NONE)
         pins[s->fork_state]++;
-    if (s->held_state != NONE)
+    if (s->held_state != DS_NONE)
         pins[s->held_state]++;
-    if (s->state == S_FETCHING && e->fetches.f[s->fetch].state != NONE)
+    if (s->state == S_FETCHING && e->fetches.f[s->fetch].state != DS_NONE)
         pins[e->fetches.f[s->fetch].state]++;
-    if (s->holds != (s->holds && (s->state == S_WAITING || s->state == S_FETCHING) && s->parked == NONE) ||
-        (s->held_state != NONE && !s->holds) || (s->state == S_FETCHING && !s->holds))
+    if (s->holds != (s->holds && (s->state == S_WAITING || s->state == S_FETCHING) && s->parked == DS_NONE) ||
+        (s->held_state != DS_NONE && !s->holds) || (s->state == S_FETCHING && !s->holds))
         return WRONG("a sample in state %d holds what came from the store: %d", s->state, s->holds);
-    if (s->tail != NONE && tails[s->tail]++)
+    if (s->tail != DS_NONE && tails[s->tail]++)
         return WRONG("tail %u twice", s->tail);
-    if (seated != (s->seat != NONE))
+    if (seated != (s->seat != DS_NONE))
         return WRONG("state %d and seat %u", s->state, s->seat);
-    if (s->seat != NONE && seats[s->seat]++)
+    if (s->seat != DS_NONE && seats[s->seat]++)
         return WRONG("seat %u twice", s->seat);
     if (s->state == S_GONE || s->state == S_HELD) {
-        if (s->n_blocks || s->parked != NONE || s->fork_state != NONE || s->tail != NONE)
+        if (s->n_blocks || s->parked != DS_NONE || s->fork_state != DS_NONE || s->tail != DS_NONE)
             return WRONG("a sample in state %d holds something", s->state);
         return NULL;
     }
-    if (s->state == S_WAITING && s->parked == NONE && s->n_blocks && !s->holds)
+    if (s->state == S_WAITING && s->parked == DS_NONE && s->n_blocks && !s->holds)
         return WRONG("a waiting sample that isn't parked holds blocks");
     if (s->pos > s->pos_max || s->pos_max > s->dev.limit)
         return WRONG("position %u, at most %u, limit %u", s->pos, s->pos_max, s->dev.limit);
@@ -57,7 +57,7 @@ static const char *check_step(const ds_eng_loop *e, const ds_eng_step *st)
     for (uint32_t i = 0; i < st->dev.n_rows; i++) {
         const ds_dev_rows *r = &st->dev.rows[i];
         const ds_eng_sample *s = st->who[i];
-        uint32_t first = (r->decode ? s->pos : r->pos > r->store_from ? r->pos : r->store_from) / DS_BLOCK_TOKENS;
+        uint32_t first = (r->decode ? s->pos : r->pos > r->store_from ? r->pos : r->store_from) / DS_KV_BLOCK_TOKENS;
         if (s->busy_until < st->dev.no || s->state == S_GONE || s->state == S_WAITING || s->seat != r->slot)
             return WRONG("step %llu has rows of a sample that was let go", (unsigned long long)st->dev.no);
         if (s->n_blocks < r->n_blocks)
@@ -69,7 +69,7 @@ static const char *check_step(const ds_eng_loop *e, const ds_eng_step *st)
                 return WRONG("step %llu writes block %u, which %u share", (unsigned long long)st->dev.no, r->blocks[k],
                              e->blocks.ref[r->blocks[k]]);
         }
-        if (st->save[i] != NONE)
+        if (st->save[i] != DS_NONE)
             pins[st->save[i]]++;
     }
     for (uint32_t i = 0; i < st->n_after; i++)
@@ -191,8 +191,8 @@ const char *ds_engine_check(const ds_engine *engine)
             wrong = count_sample(e, s);
             waiting += s->state == S_WAITING || s->state == S_FETCHING;
             holding += s->holds;
-            parked += s->parked != NONE;
-            running += s->seat != NONE;
+            parked += s->parked != DS_NONE;
+            running += s->seat != DS_NONE;
             gone += s->state == S_GONE;
             if (s->ended && s->n_out > s->cap_out)
                 wrong = WRONG("%u tokens where %u fit", s->n_out, s->cap_out);

@@ -201,7 +201,7 @@ static bool model_bytes(ds_gen_plan *p, const ds_model *m, const ds_engine_opts 
     ds_backend_size size = sizes(o, p);
     ds_runner_size rs;
 
-    if (!ds_backend_cpu_bytes(m, &size, &rs))
+    if (!ds_backend_model_bytes(m, &size, &rs))
         return false;
     p->kv = rs.kv;
     p->states = rs.slots;
@@ -239,7 +239,7 @@ static ds_rc choose_blocks(ds_gen_plan *p, const ds_model *m, ds_engine_opts *o,
 
     if (o->kv_blocks && o->kv_blocks < least)
         return ds_fail(err, DS_E_ARG, "engine: %u KV blocks hold %llu tokens, less than the context of %u", o->kv_blocks,
-                       1ull * DS_BLOCK_TOKENS * o->kv_blocks, o->max_context);
+                       1ull * DS_KV_BLOCK_TOKENS * o->kv_blocks, o->max_context);
     if (!o->memory_bytes) {
         uint32_t share = o->max_running < 4 ? o->max_running : 4;
         if (!o->kv_blocks)
@@ -293,7 +293,7 @@ static ds_rc plan_model(ds_gen_plan *p, const ds_model *m, ds_engine_opts *o, ds
 static void describe(ds_gen_plan *p, const ds_engine_opts *o)
 {
     p->kv_blocks = o->kv_blocks;
-    p->kv_tokens = (uint64_t)o->kv_blocks * DS_BLOCK_TOKENS;
+    p->kv_tokens = (uint64_t)o->kv_blocks * DS_KV_BLOCK_TOKENS;
     p->state_slots = o->max_running;
     p->saved_states = o->saved_states;
     p->max_context = o->max_context;
@@ -492,7 +492,7 @@ ds_rc ds_engine_create(ds_engine **out, const struct ds_model *m, struct ds_pool
         e->hidden = ds_model_config(m)->hidden_size;
         ds_model_kv_layout(m, &layout);
         identify(e, &layout);
-        rc = ds_backend_cpu_create(&e->dev, m, pool, &size, err);
+        rc = ds_backend_model_create(&e->dev, m, pool, &size, err);
     }
     if (rc == DS_OK)
         rc = take_tables(e, err);
@@ -532,14 +532,14 @@ ds_rc ds_engine_create_stub(ds_engine **out, const ds_engine_stub *s, const ds_e
             e->o.kv_blocks = least * (e->o.max_running < 4 ? e->o.max_running : 4);
         if (e->o.kv_blocks < least)
             rc = ds_fail(err, DS_E_ARG, "engine: %u KV blocks hold %llu tokens, less than the context of %u", e->o.kv_blocks,
-                         1ull * DS_BLOCK_TOKENS * e->o.kv_blocks, e->o.max_context);
+                         1ull * DS_KV_BLOCK_TOKENS * e->o.kv_blocks, e->o.max_context);
     }
     if (rc == DS_OK) {
         size = sizes(&e->o, &e->plan);
         rc = ds_backend_null_create(&e->dev, s, &e->o.clock, &size, err);
     }
     if (rc == DS_OK) {
-        ds_kv_layout layout = { .version = DS_KV_LAYOUT_VERSION, .block_tokens = DS_BLOCK_TOKENS, .numerics = "stub" };
+        ds_kv_layout layout = { .version = DS_KV_LAYOUT_VERSION, .block_tokens = DS_KV_BLOCK_TOKENS, .numerics = "stub" };
         identify(e, &layout);
     }
     if (rc == DS_OK)

@@ -2,7 +2,7 @@
 #ifndef DS_ENGINE_CREATE_INTERNAL_H
 #define DS_ENGINE_CREATE_INTERNAL_H
 
-#include <ds/engine.h>
+#include "engine/engine.h"
 
 /* Everything but requests and the thread; half-built engines too. */
 void ds_eng_free_tables(ds_engine *e);

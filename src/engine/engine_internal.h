@@ -37,7 +37,6 @@
 #include "policy/cost.h"
 #include "policy/spec.h"
 
-#define NONE UINT32_MAX
 enum {
     MAX_SNAPS = 4,
     MAX_STOPS = 16,
@@ -62,7 +61,7 @@ typedef struct ds_eng_sample {
     /* Four cache lines that every step touches: with a thousand sequences the loop's time is the time to fetch them. */
     /* [loop] */
     _Alignas(64) ds_eng_state state;
-    uint32_t seat;                  /* NONE: has none */
+    uint32_t seat;                  /* DS_NONE: has none */
     uint32_t pos;                   /* positions whose tokens are committed and processed, by results */
     uint32_t pos_max;               /* the most that it can be once all steps in flight are done */
     uint32_t in_rows[DS_DEV_DEPTH]; /* of that, by step */
@@ -105,7 +104,7 @@ typedef struct ds_eng_sample {
     uint64_t queued_us;                /* since when it waits */
     uint64_t admit_us;
     uint32_t run_index;    /* in loop.running */
-    uint32_t tail, parked; /* NONE: has none */
+    uint32_t tail, parked; /* DS_NONE: has none */
     bool shared_partial;   /* parked after a fork: its last block is sample 0's and must be copied */
     uint32_t goal;         /* PROMPT: rows up to here */
     uint32_t fork_state;   /* reserved saved state */
@@ -120,7 +119,7 @@ typedef struct ds_eng_sample {
     bool fetch_waits;   /* the store had too few buffers: until a ticket ends or the store kicks after fetch_seen, or fetch_until */
     uint64_t fetch_seen, fetch_until_us;
     uint32_t fetch;                    /* FETCHING: which of loop.fetches */
-    uint32_t held_state;               /* pinned for it; NONE: none is */
+    uint32_t held_state;               /* pinned for it; DS_NONE: none is */
     uint32_t n_fetched, n_fetched_far; /* blocks that came; of them from behind host memory */
     uint16_t matched[MAX_STOPS];       /* bytes of each stop string that end the text so far */
     ds_event start_event, end_event;   /* [loop] until mail.start, mail.end; then [const] */
@@ -176,7 +175,7 @@ typedef struct {
 typedef struct {
     ds_dev_step dev;
     ds_eng_sample **who; /* [n_rows] */
-    uint32_t *save;      /* [n_rows] saved state to be filled, or NONE */
+    uint32_t *save;      /* [n_rows] saved state to be filled, or DS_NONE */
     ds_eng_after *after;
     uint32_t n_after, cap_after;
     uint32_t n_decode, n_prompt;
@@ -201,7 +200,7 @@ typedef struct {
     uint32_t n; /* blocks, on the device or in the store */
     bool exact;
     bool fetch_state; /* the state behind the last of them is in the store */
-    uint32_t state;   /* a saved state that serves; NONE: none does, or it is in the store */
+    uint32_t state;   /* a saved state that serves; DS_NONE: none does, or it is in the store */
 } ds_eng_prefix;
 
 /* The loop's tables: one owner, no lock. */
@@ -286,7 +285,7 @@ static inline void ds_eng_prefetch(const ds_eng_sample *s)
 }
 static inline uint32_t ds_eng_blocks_for(uint32_t positions)
 {
-    return (positions + DS_BLOCK_TOKENS - 1) / DS_BLOCK_TOKENS;
+    return (positions + DS_KV_BLOCK_TOKENS - 1) / DS_KV_BLOCK_TOKENS;
 }
 
 /* admit.c: [loop] waiting lists, admission, preemption */
@@ -297,7 +296,7 @@ void ds_eng_settle(ds_eng_loop *e, ds_eng_step *st); /* leaving samples whose la
 bool ds_eng_make_room(ds_eng_loop *e,
                       const ds_eng_sample *for_whom);  /* a block's worth, by sending somebody away; false: for_whom itself is the last */
 void ds_eng_release(ds_eng_loop *e, ds_eng_sample *s); /* blocks, seat, tail, pins */
-/* Block i of a sample's keys on the device; NONE: not there, or not exact where it has to be. */
+/* Block i of a sample's keys on the device; DS_NONE: not there, or not exact where it has to be. */
 uint32_t ds_eng_device_block(const ds_eng_loop *e, const ds_eng_sample *s, uint32_t i, bool exact);
 
 /* swapin.c: [loop] from the store */
@@ -314,7 +313,7 @@ void ds_eng_export_gone(ds_eng_loop *e, ds_eng_request *r); /* the request ends 
 void ds_eng_export_lost(ds_engine_export *x);               /* [any thread] */
 void ds_eng_plan_exports(ds_eng_loop *e, ds_eng_step *st);
 void ds_eng_handoff_done(ds_eng_loop *e, bool right); /* the step that used its buffers is, and they hold what they should */
-/* Into the sample's seat and, unless it is NONE, a block. The buffers must not be in use. */
+/* Into the sample's seat and, unless it is DS_NONE, a block. The buffers must not be in use. */
 void ds_eng_place_import(ds_eng_loop *e, ds_eng_step *st, ds_eng_sample *s, uint32_t block);
 void ds_eng_drop_import(ds_eng_sample *s); /* [any thread] NULL is fine */
 

@@ -86,9 +86,9 @@ static bool stop_string(ds_eng_loop *e, ds_eng_sample *s, int32_t token)
     const ds_eng_request *r = s->req;
     size_t n, i;
     const char *bytes = e->o->token_bytes(e->o->ctx, token, &n);
-    uint32_t best = NONE, held = 0;
+    uint32_t best = DS_NONE, held = 0;
 
-    for (i = 0; i < n && best == NONE; i++)
+    for (i = 0; i < n && best == DS_NONE; i++)
         for (uint32_t k = 0; k < r->n_stop; k++) {
             const char *p = r->stop + r->stop_at[k];
             const uint16_t *fail = r->stop_fail + r->stop_at[k];
@@ -97,13 +97,13 @@ static bool stop_string(ds_eng_loop *e, ds_eng_sample *s, int32_t token)
                 m = fail[m - 1];
             m += p[m] == bytes[i];
             if (m == len) {
-                if (s->n_out > r->min_tokens && (best == NONE || len > r->stop_at[best + 1] - r->stop_at[best]))
+                if (s->n_out > r->min_tokens && (best == DS_NONE || len > r->stop_at[best + 1] - r->stop_at[best]))
                     best = k;
                 m = fail[m - 1];
             }
             s->matched[k] = (uint16_t)m;
         }
-    if (best != NONE) {
+    if (best != DS_NONE) {
         s->end_event.end.stop = best;
         s->end_event.end.cut_bytes = r->stop_at[best + 1] - r->stop_at[best] + (uint32_t)(n - i);
         s->held[s->n_out - 1] = 0;
@@ -188,10 +188,10 @@ static const ds_key *key_before(const ds_eng_sample *s, uint32_t i)
 
 static void block_key(ds_eng_sample *s, uint32_t i)
 {
-    int32_t tokens[DS_BLOCK_TOKENS];
-    uint32_t pos = i * DS_BLOCK_TOKENS;
+    int32_t tokens[DS_KV_BLOCK_TOKENS];
+    uint32_t pos = i * DS_KV_BLOCK_TOKENS;
 
-    for (uint32_t k = 0; k < DS_BLOCK_TOKENS; k++)
+    for (uint32_t k = 0; k < DS_KV_BLOCK_TOKENS; k++)
         tokens[k] = ds_eng_token(s, pos + k);
     ds_chain_next(&s->keys[i], key_before(s, i), tokens, pos, s->req->spans, s->req->n_spans);
 }
@@ -205,7 +205,7 @@ void ds_eng_next_key(ds_eng_sample *s)
 /* Blocks whose last token has been committed get their keys. */
 static void publish_blocks(ds_eng_loop *e, ds_eng_sample *s)
 {
-    for (; (s->n_published + 1) * DS_BLOCK_TOKENS <= s->pos && !s->req->no_cache; s->n_published++) {
+    for (; (s->n_published + 1) * DS_KV_BLOCK_TOKENS <= s->pos && !s->req->no_cache; s->n_published++) {
         if (s->n_keys == s->n_published)
             ds_eng_next_key(s);
         if (s->n_published < s->n_blocks && ds_blocks_publish(&e->blocks, s->blocks[s->n_published], &s->keys[s->n_published], s->approx))
@@ -227,23 +227,23 @@ static void want_state_saved(ds_eng_loop *e, const ds_eng_sample *s, uint32_t st
  * one, which its next turn goes on from, is worth a place in a store. */
 static void want_last_saved(ds_eng_loop *e, const ds_eng_sample *s, uint64_t now_us)
 {
-    uint32_t border = s->pos / DS_BLOCK_TOKENS, state;
+    uint32_t border = s->pos / DS_KV_BLOCK_TOKENS, state;
 
-    if (e->saves.cap == 0 || s->req->no_cache || border == 0 || border > s->n_keys || border * DS_BLOCK_TOKENS <= s->req->n_prompt)
+    if (e->saves.cap == 0 || s->req->no_cache || border == 0 || border > s->n_keys || border * DS_KV_BLOCK_TOKENS <= s->req->n_prompt)
         return;
     state = ds_states_find(&e->states, &s->keys[border - 1], now_us);
-    if (state != NONE)
+    if (state != DS_NONE)
         want_state_saved(e, s, state, border);
 }
 
 static void name_state(ds_eng_loop *e, ds_eng_sample *s, uint32_t state, const ds_dev_out *out, bool decode, uint64_t now_us)
 {
-    uint32_t border = out->pos / DS_BLOCK_TOKENS;
+    uint32_t border = out->pos / DS_KV_BLOCK_TOKENS;
 
-    if (!out->skipped && out->saved && border > 0 && border * DS_BLOCK_TOKENS <= s->pos && border <= s->n_keys) {
+    if (!out->skipped && out->saved && border > 0 && border * DS_KV_BLOCK_TOKENS <= s->pos && border <= s->n_keys) {
         bool complete = e->o->mode == DS_ENGINE_EXACT || decode;
         ds_states_name(&e->states, state, &s->keys[border - 1],
-                       !complete                       ? NONE
+                       !complete                       ? DS_NONE
                        : e->o->mode == DS_ENGINE_EXACT ? 0
                                                        : s->dev.dec_start,
                        s->approx, now_us);
@@ -266,7 +266,7 @@ static void finish_rows(ds_eng_loop *e, ds_eng_step *st, uint32_t i, uint64_t no
     s->in_rows[st->dev.no % DS_DEV_DEPTH] = 0;
     if (out->skipped) {
         assert(r->decode || s->ended);
-        if (st->save[i] != NONE)
+        if (st->save[i] != DS_NONE)
             ds_states_unpin(&e->states, st->save[i]);
         return;
     }
@@ -302,7 +302,7 @@ static void finish_rows(ds_eng_loop *e, ds_eng_step *st, uint32_t i, uint64_t no
     }
     if (out->rc == DS_OK)
         publish_blocks(e, s);
-    if (st->save[i] != NONE)
+    if (st->save[i] != DS_NONE)
         name_state(e, s, st->save[i], out, r->decode, now_us);
     if (s->ended && !had_ended)
         want_last_saved(e, s, now_us);

@@ -1,5 +1,5 @@
 /* One engine as a generator. */
-#include <ds/engine.h>
+#include "engine/engine.h"
 
 static ds_rc add(void *h, const ds_gen_request *q, uint64_t *id, ds_err *err)
 {

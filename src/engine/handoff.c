@@ -182,9 +182,9 @@ static void write_record(ds_eng_loop *e, ds_engine_export *x)
                                                  : DS_KV_BEGAN_COLD;
     x->h.began_pos = s->first_hit_pos;
     x->h.approx = s->approx;
-    x->h.n_keys = x->h.pos / DS_BLOCK_TOKENS;
+    x->h.n_keys = x->h.pos / DS_KV_BLOCK_TOKENS;
     x->h.state_bytes = x->h.pos ? stage->state_bytes : 0;
-    x->h.block_bytes = x->h.pos % DS_BLOCK_TOKENS ? stage->block_bytes : 0;
+    x->h.block_bytes = x->h.pos % DS_KV_BLOCK_TOKENS ? stage->block_bytes : 0;
     assert(ds_kv_handoff_bytes(&x->h) <= x->cap);
     ds_kv_handoff_begin(x->record, &x->h, &at);
     for (uint32_t i = 0; i < x->h.n_prompt + x->h.n_out; i++) {
@@ -222,8 +222,8 @@ static void plan_export(ds_eng_loop *e, ds_eng_step *st, ds_engine_export *x)
     ds_eng_op(st, DS_DEV_SAVE_SLOT, ds_states_slot(&e->states, s->parked), e->handoff_state);
     st->dev.ops[st->dev.n_ops - 1].dec_start = s->dev.dec_start;
     st->dev.ops[st->dev.n_ops - 1].approx = s->approx;
-    if (s->pos % DS_BLOCK_TOKENS)
-        ds_eng_op(st, DS_DEV_SAVE_BLOCK, s->blocks[s->pos / DS_BLOCK_TOKENS], e->handoff_block);
+    if (s->pos % DS_KV_BLOCK_TOKENS)
+        ds_eng_op(st, DS_DEV_SAVE_BLOCK, s->blocks[s->pos / DS_KV_BLOCK_TOKENS], e->handoff_block);
     ds_eng_after_step(st, AFTER_HANDOFF, 0);
     e->handoff_busy = true;
     e->exporting = x;
@@ -238,7 +238,7 @@ void ds_eng_plan_exports(ds_eng_loop *e, ds_eng_step *st)
         if (x->planned || s->ended)
             continue;
         ds_eng_let_go(e, s);
-        if (s->state == S_WAITING && s->parked != NONE) {
+        if (s->state == S_WAITING && s->parked != DS_NONE) {
             plan_export(e, st, x);
         } else if (s->state == S_WAITING) {
             x->h.pos = 0;
@@ -368,7 +368,7 @@ void ds_eng_place_import(ds_eng_loop *e, ds_eng_step *st, ds_eng_sample *s, uint
     assert(!e->handoff_busy);
     memcpy(stage->states + e->handoff_state * stage->state_bytes, s->import->bytes, stage->state_bytes);
     ds_eng_op(st, DS_DEV_LOAD_SLOT, e->handoff_state, s->seat);
-    if (block != NONE) {
+    if (block != DS_NONE) {
         memcpy(stage->blocks + e->handoff_block * stage->block_bytes, s->import->bytes + stage->state_bytes, stage->block_bytes);
         ds_eng_op(st, DS_DEV_LOAD_BLOCK, e->handoff_block, block);
     }

@@ -40,7 +40,7 @@ static uint32_t find(ds_tier *t, const ds_key *key, bool exact)
 {
     uint32_t i = ds_tier_find(t, key);
 
-    return i != UINT32_MAX && exact && t->approx[i] ? UINT32_MAX : i;
+    return i != DS_NONE && exact && t->approx[i] ? DS_NONE : i;
 }
 
 static uint32_t match(void *ctx, const ds_key *keys, uint32_t n, bool exact)
@@ -48,7 +48,7 @@ static uint32_t match(void *ctx, const ds_key *keys, uint32_t n, bool exact)
     ds_hoststore *s = ctx;
     uint32_t i = 0;
 
-    while (i < n && find(&s->blocks, &keys[i], exact) != UINT32_MAX)
+    while (i < n && find(&s->blocks, &keys[i], exact) != DS_NONE)
         i++;
     return i;
 }
@@ -58,16 +58,16 @@ static bool match_state(void *ctx, const ds_key *key, bool exact, uint32_t *dec_
     ds_hoststore *s = ctx;
     uint32_t i = find(&s->states, key, exact);
 
-    if (i != UINT32_MAX)
+    if (i != DS_NONE)
         *dec_start = s->states.note[i];
-    return i != UINT32_MAX;
+    return i != DS_NONE;
 }
 
 static ds_store_got take(ds_tier *t, const ds_key *key, bool exact)
 {
     uint32_t i = find(t, key, exact);
 
-    if (i == UINT32_MAX)
+    if (i == DS_NONE)
         return (ds_store_got){ .result = DS_STORE_GONE };
     ds_tier_pin(t, i);
     return (ds_store_got){ .result = DS_STORE_OK, .buffer = i, .approx = t->approx[i], .dec_start = t->note[i] };

@@ -53,7 +53,7 @@ static uint32_t cell_of(const ds_keytab *t, const ds_key *k)
 
 uint32_t ds_keytab_find(const ds_keytab *t, const ds_key *k)
 {
-    return t->cell[cell_of(t, k)] - 1; /* 0 - 1 is UINT32_MAX */
+    return t->cell[cell_of(t, k)] - 1; /* 0 - 1 is DS_NONE */
 }
 
 void ds_keytab_put(ds_keytab *t, const ds_key *k, uint32_t value)

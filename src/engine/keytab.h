@@ -8,6 +8,7 @@
 #include <stdint.h>
 
 #include "base/err.h"
+#include "base/none.h"
 #include "kv/key.h"
 
 typedef struct {
@@ -21,7 +22,7 @@ typedef struct {
 uint64_t ds_keytab_bytes(uint32_t n);
 ds_rc ds_keytab_init(ds_keytab *t, uint32_t n, ds_err *err);
 void ds_keytab_fini(ds_keytab *t);
-uint32_t ds_keytab_find(const ds_keytab *t, const ds_key *k);      /* UINT32_MAX: not there */
+uint32_t ds_keytab_find(const ds_keytab *t, const ds_key *k);      /* DS_NONE: not there */
 void ds_keytab_put(ds_keytab *t, const ds_key *k, uint32_t value); /* neither key nor value may be in the table */
 void ds_keytab_drop(ds_keytab *t, uint32_t value);                 /* nothing if it isn't there */
 

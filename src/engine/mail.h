@@ -19,9 +19,8 @@
 
 #include <pthread.h>
 
-#include <ds/engine.h>
-
 #include "base/err.h"
+#include "engine/engine.h"
 
 struct ds_eng_request;
 struct ds_eng_sample;

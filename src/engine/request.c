@@ -176,7 +176,7 @@ static ds_rc make_sample(ds_eng_sample *s, const ds_engine *e, ds_eng_request *r
     s->index = index;
     s->cap_out = longest;
     s->borrows = q->grammar || q->n_images || e->stub;
-    s->seat = s->tail = s->parked = s->fork_state = s->held_state = s->fetch = NONE;
+    s->seat = s->tail = s->parked = s->fork_state = s->held_state = s->fetch = DS_NONE;
     s->level = q->priority;
     s->cap_blocks = ds_eng_blocks_for(r->n_prompt + longest);
     s->dev = (ds_dev_sample){ .rules = r->rules,
@@ -224,14 +224,15 @@ static ds_rc make_sample(ds_eng_sample *s, const ds_engine *e, ds_eng_request *r
 static void prompt_keys(const ds_engine *e, ds_eng_request *r, const ds_gen_request *q)
 {
     ds_key before;
-    uint32_t n = r->n_prompt / DS_BLOCK_TOKENS;
+    uint32_t n = r->n_prompt / DS_KV_BLOCK_TOKENS;
 
     if (r->no_cache)
         return;
     ds_chain_ns(&r->ns, &e->identity, q->cache_domain, q->cache_salt);
     before = r->ns;
     for (uint32_t i = 0; i < n; i++) {
-        ds_chain_next(&r->samples[0].keys[i], &before, r->prompt + (size_t)i * DS_BLOCK_TOKENS, i * DS_BLOCK_TOKENS, r->spans, r->n_spans);
+        ds_chain_next(&r->samples[0].keys[i], &before, r->prompt + (size_t)i * DS_KV_BLOCK_TOKENS, i * DS_KV_BLOCK_TOKENS, r->spans,
+                      r->n_spans);
         before = r->samples[0].keys[i];
     }
     for (uint32_t k = 0; k < r->n_samples; k++) {

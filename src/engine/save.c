@@ -20,7 +20,7 @@ static void offer_leaving(ds_eng_loop *e, ds_eng_step *st, const ds_store_item *
     if (ds_eng_ops_left(e, st) == 0)
         return;
     buffer = e->store->fn->save(e->store->ctx, item);
-    if (buffer != DS_STORE_NONE && buffer != DS_STORE_LATER)
+    if (buffer != DS_NONE && buffer != DS_STORE_LATER)
         save_op(st, item, from, buffer);
 }
 
@@ -29,7 +29,7 @@ uint32_t ds_eng_take_block(ds_eng_loop *e, ds_eng_step *st)
     const ds_blocks *b = &e->blocks;
     uint32_t i = ds_blocks_next(b);
 
-    if (e->store && i != NONE && b->keys.used[i])
+    if (e->store && i != DS_NONE && b->keys.used[i])
         offer_leaving(e, st, &(ds_store_item){ .leaving = true, .key = b->keys.key[i], .approx = b->approx[i] }, i);
     return ds_blocks_take(&e->blocks);
 }
@@ -39,7 +39,7 @@ uint32_t ds_eng_take_state(ds_eng_loop *e, ds_eng_step *st)
     const ds_states *s = &e->states;
     uint32_t i = ds_states_next(s);
 
-    if (e->store && i != NONE && s->keys.used[i])
+    if (e->store && i != DS_NONE && s->keys.used[i])
         offer_leaving(e, st,
                       &(ds_store_item){
                           .is_state = true, .leaving = true, .key = s->keys.key[i], .approx = s->approx[i], .dec_start = s->dec_start[i] },
@@ -86,7 +86,7 @@ void ds_eng_plan_saves(ds_eng_loop *e, ds_eng_step *st)
                 q->later = true;
                 return;
             }
-            if (buffer != DS_STORE_NONE)
+            if (buffer != DS_NONE)
                 save_op(st, &item, v->is_state ? ds_states_slot(&e->states, v->at) : v->at, buffer);
         } else {
             e->turn.saves_lost++;

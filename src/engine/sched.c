@@ -5,7 +5,7 @@
 #include "engine/engine_internal.h"
 #include "policy/chunk.h"
 
-_Static_assert((int)DS_CHUNK_GRID == (int)DS_BLOCK_TOKENS, "chunks end where blocks end");
+_Static_assert((int)DS_CHUNK_GRID == (int)DS_KV_BLOCK_TOKENS, "chunks end where blocks end");
 _Static_assert((int)DS_SPEC_MAX == (int)DS_DEV_MAX_DRAFTS, "the controller knows every draft");
 
 /* A draft with a chance below this costs more rows than it brings tokens, at any price of a row seen so far. */
@@ -39,11 +39,11 @@ static bool cover(ds_eng_loop *e, ds_eng_step *st, ds_eng_sample *s, uint32_t en
     assert(want <= s->cap_blocks);
     while (s->n_blocks < want) {
         uint32_t b = ds_eng_take_block(e, st);
-        if (b == UINT32_MAX) {
+        if (b == DS_NONE) {
             if (!ds_eng_make_room(e, s))
                 return false;
             b = ds_eng_take_block(e, st);
-            if (b == UINT32_MAX)
+            if (b == DS_NONE)
                 return false; /* whoever leaves has rows in flight: next time */
         }
         s->blocks[s->n_blocks++] = b;
@@ -64,7 +64,7 @@ static ds_dev_rows *new_row(ds_eng_loop *e, ds_eng_step *st, ds_eng_sample *s, u
     r->blocks = s->blocks;
     r->n_blocks = s->n_blocks;
     r->slot = s->seat;
-    r->save_to = save == NONE ? NONE : ds_states_slot(&e->states, save);
+    r->save_to = save == DS_NONE ? DS_NONE : ds_states_slot(&e->states, save);
     r->drafts = 0;
     r->decode = true;
     s->busy_until = st->dev.no;
@@ -74,7 +74,7 @@ static ds_dev_rows *new_row(ds_eng_loop *e, ds_eng_step *st, ds_eng_sample *s, u
 /* A saved state for rows that may cross a border, unless nobody would find it. */
 static uint32_t want_save(ds_eng_loop *e, ds_eng_step *st, const ds_eng_sample *s)
 {
-    return s->req->no_cache ? NONE : ds_eng_take_state(e, st);
+    return s->req->no_cache ? DS_NONE : ds_eng_take_state(e, st);
 }
 
 /* ---- decode ------------------------------------------------------------------------------------------------------ */
@@ -98,7 +98,7 @@ static void decode_rows(ds_eng_loop *e, ds_eng_step *st)
     st->dev.least_chance = e->spec.fixed ? 0.0f : LEAST_CHANCE;
     for (uint32_t i = 0; i < e->n_running; i++) {
         ds_eng_sample *s = e->running[i];
-        uint32_t k = drafts < left ? drafts : left, limit = s->dev.limit, end, save = NONE;
+        uint32_t k = drafts < left ? drafts : left, limit = s->dev.limit, end, save = DS_NONE;
         ds_dev_rows *r;
         if (s->state != S_DECODE || s->pos_max + 1 >= limit)
             continue; /* its last rows may be in flight already */
@@ -109,7 +109,7 @@ static void decode_rows(ds_eng_loop *e, ds_eng_step *st)
             k = 0;
             end = s->pos_max + 1;
         }
-        if (end / DS_BLOCK_TOKENS > s->pos / DS_BLOCK_TOKENS)
+        if (end / DS_KV_BLOCK_TOKENS > s->pos / DS_KV_BLOCK_TOKENS)
             save = want_save(e, st, s);
         r = new_row(e, st, s, save);
         r->drafts = k;
@@ -165,19 +165,19 @@ static bool wants_all_logits(const ds_eng_sample *s)
 static void prompt_rows(ds_eng_loop *e, ds_eng_step *st, ds_eng_sample *s, uint32_t n)
 {
     const ds_eng_request *q = s->req;
-    uint32_t pos = s->pos_max, end = pos + n, prompt = q->n_prompt, save = NONE;
+    uint32_t pos = s->pos_max, end = pos + n, prompt = q->n_prompt, save = DS_NONE;
     ds_dev_rows *r;
 
     if (pos < prompt && end > prompt) /* prompt and output lie in two arrays */
         end = prompt;
     n = end - pos;
-    if (end % DS_BLOCK_TOKENS == 0 && wants_state_at(s, end))
+    if (end % DS_KV_BLOCK_TOKENS == 0 && wants_state_at(s, end))
         save = want_save(e, st, s);
     r = new_row(e, st, s, save);
     r->decode = false;
     r->pos = pos;
     r->n = n;
-    r->tail = r->n_before = NONE;
+    r->tail = r->n_before = DS_NONE;
     r->dec_win = 0;
     r->tokens = pos < prompt ? q->prompt + pos : s->out + (pos - prompt);
     r->image = pos < prompt && q->embedding ? q->embedding + pos : NULL;
@@ -197,9 +197,9 @@ static void prompt_rows(ds_eng_loop *e, ds_eng_step *st, ds_eng_sample *s, uint3
     s->in_rows[st->dev.no % DS_DEV_DEPTH] = n;
     s->pos_max = end;
     st->n_prompt++;
-    if (e->o->mode == DS_ENGINE_CED && s->tail != NONE && end >= (s->goal < prompt ? s->goal : prompt)) {
+    if (e->o->mode == DS_ENGINE_CED && s->tail != DS_NONE && end >= (s->goal < prompt ? s->goal : prompt)) {
         ds_eng_after_step(st, AFTER_FREE_TAIL, s->tail);
-        s->tail = NONE;
+        s->tail = DS_NONE;
     }
     r->draw = end == s->goal && s->n_out == 0 && !s->fork;
     r->begin = end < s->goal || r->draw ? -1 : ds_eng_token(s, end);
@@ -251,7 +251,7 @@ static void fork_samples(ds_eng_loop *e, ds_eng_step *st, ds_eng_sample *s)
     ds_eng_request *r = s->req;
     uint32_t n = ds_eng_blocks_for(s->goal), state = s->fork_state;
 
-    assert(s->pos == s->goal && n == s->n_blocks && state != NONE);
+    assert(s->pos == s->goal && n == s->n_blocks && state != DS_NONE);
     ds_eng_op(st, DS_DEV_COPY_SLOT, s->seat, ds_states_slot(&e->states, state));
     s->busy_until = st->dev.no;
     for (uint32_t k = 1; k < r->n_samples; k++) {
@@ -267,7 +267,7 @@ static void fork_samples(ds_eng_loop *e, ds_eng_step *st, ds_eng_sample *s)
         c->hit = s->hit;
         c->replayed = 0;
         c->approx = s->approx;
-        c->shared_partial = s->goal % DS_BLOCK_TOKENS != 0;
+        c->shared_partial = s->goal % DS_KV_BLOCK_TOKENS != 0;
         c->parked = state;
         ds_states_pin(&e->states, state);
         e->n_parked++;
@@ -276,7 +276,7 @@ static void fork_samples(ds_eng_loop *e, ds_eng_step *st, ds_eng_sample *s)
         ds_eng_enqueue(e, c);
     }
     ds_eng_after_step(st, AFTER_UNPIN, state);
-    s->fork_state = NONE;
+    s->fork_state = DS_NONE;
     s->fork = false;
     r->fork_pending = false;
     s->state = S_DECODE;

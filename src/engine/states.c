@@ -52,7 +52,7 @@ void ds_states_fini(ds_states *s)
 
 uint32_t ds_states_take_seat(ds_states *s)
 {
-    return s->n_free_seats ? s->seat[--s->n_free_seats] : UINT32_MAX;
+    return s->n_free_seats ? s->seat[--s->n_free_seats] : DS_NONE;
 }
 
 void ds_states_give_seat(ds_states *s, uint32_t slot)
@@ -81,7 +81,7 @@ uint32_t ds_states_take(ds_states *s)
     uint32_t i = s->next[s->n_saved];
 
     if (i == s->n_saved)
-        return UINT32_MAX;
+        return DS_NONE;
     s->evicted += s->keys.used[i];
     ds_keytab_drop(&s->keys, i);
     ds_states_pin(s, i);
@@ -102,9 +102,9 @@ void ds_states_name(ds_states *s, uint32_t i, const ds_key *k, uint32_t dec_star
     s->dec_start[i] = dec_start;
     s->approx[i] = approx;
     s->touched_us[i] = now_us;
-    if (old != UINT32_MAX && (s->pins[old] > 0 || (approx && !s->approx[old] && is_fresh(s, old, now_us))))
+    if (old != DS_NONE && (s->pins[old] > 0 || (approx && !s->approx[old] && is_fresh(s, old, now_us))))
         return;
-    if (old != UINT32_MAX) {
+    if (old != DS_NONE) {
         ds_keytab_drop(&s->keys, old);
         unlink_state(s, old);
         link_state(s, old, s->n_saved); /* empty: the first to be given out */
@@ -134,8 +134,8 @@ uint32_t ds_states_find(ds_states *s, const ds_key *k, uint64_t now_us)
 {
     uint32_t i = ds_keytab_find(&s->keys, k);
 
-    if (i == UINT32_MAX || !is_fresh(s, i, now_us))
-        return UINT32_MAX;
+    if (i == DS_NONE || !is_fresh(s, i, now_us))
+        return DS_NONE;
     s->touched_us[i] = now_us;
     if (s->pins[i] == 0) {
         unlink_state(s, i);

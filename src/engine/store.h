@@ -31,16 +31,15 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include <ds/engine.h>
-
 #include "base/err.h"
+#include "base/none.h"
+#include "engine/engine.h"
 #include "kv/key.h"
 #include "kv/layout.h"
 
 struct ds_engine;
 struct ds_model;
 
-#define DS_STORE_NONE UINT32_MAX        /* no buffer: it isn't wanted, or can't be taken */
 #define DS_STORE_LATER (UINT32_MAX - 1) /* no buffer now. The store kicks the engine when it is worth asking again */
 
 typedef enum {

@@ -16,7 +16,7 @@ void ds_eng_let_go(ds_eng_loop *e, ds_eng_sample *s)
         e->store->fn->drop(e->store->ctx, f->ticket);
         for (uint32_t i = 0; i < f->n; i++)
             ds_blocks_miss(&e->blocks, f->block[i]);
-        if (f->state != NONE)
+        if (f->state != DS_NONE)
             ds_states_unpin(&e->states, f->state);
         e->fetches.n_under_way--;
         ds_fetches_give(&e->fetches, f);
@@ -24,9 +24,9 @@ void ds_eng_let_go(ds_eng_loop *e, ds_eng_sample *s)
     }
     while (s->n_blocks > 0)
         ds_blocks_unref(&e->blocks, s->blocks[--s->n_blocks]);
-    if (s->held_state != NONE)
+    if (s->held_state != DS_NONE)
         ds_states_unpin(&e->states, s->held_state);
-    s->held_state = NONE;
+    s->held_state = DS_NONE;
     s->holds = false;
     e->n_holding--;
 }
@@ -70,11 +70,11 @@ static void plan_loads(ds_eng_loop *e, ds_eng_step *st, ds_fetch *f)
         ds_blocks_miss(&e->blocks, f->block[i]);
         for (uint32_t k = 0; k < s->n_blocks; k++)
             if (s->blocks[k] == f->block[i])
-                s->blocks[k] = NONE;
+                s->blocks[k] = DS_NONE;
         ds_blocks_unref(&e->blocks, f->block[i]);
     }
     for (uint32_t k = 0; missed && k < s->n_blocks; k++)
-        if (s->blocks[k] != NONE)
+        if (s->blocks[k] != DS_NONE)
             s->blocks[kept++] = s->blocks[k];
     if (missed)
         s->n_blocks = kept;
@@ -94,7 +94,7 @@ static void plan_loads(ds_eng_loop *e, ds_eng_step *st, ds_fetch *f)
     }
     e->turn.fetched_blocks += came - (f->with_state && f->got_state.result == DS_STORE_OK);
     e->turn.fetched_states += f->with_state && f->got_state.result == DS_STORE_OK;
-    s->fetch = NONE;
+    s->fetch = DS_NONE;
     s->state = S_WAITING;
     f->who = NULL;
     e->fetches.n_under_way--;
@@ -121,7 +121,7 @@ void ds_eng_fetch(ds_eng_loop *e, ds_eng_step *st, ds_eng_sample *s, const ds_en
     for (uint32_t i = 0; i < p->n; i++) {
         uint32_t b = ds_eng_device_block(e, s, i, p->exact);
         s->blocks[i] = b;
-        if (b != NONE)
+        if (b != DS_NONE)
             ds_blocks_ref(&e->blocks, b);
         else
             f->key[at++] = s->keys[i];
@@ -136,11 +136,11 @@ void ds_eng_fetch(ds_eng_loop *e, ds_eng_step *st, ds_eng_sample *s, const ds_en
     f->n = at;
     f->exact = p->exact;
     f->with_state = p->fetch_state;
-    f->state = NONE;
+    f->state = DS_NONE;
     f->deadline_us = e->now_us + 1000ull * e->o->fetch_ms;
     if (p->fetch_state)
         f->state_key = s->keys[p->n - 1];
-    if (p->state != NONE)
+    if (p->state != DS_NONE)
         ds_states_pin(&e->states, s->held_state = p->state);
     s->fetch_seen = e->n_kicks + e->fetches.n_given;
     e->turn.fetches++;
@@ -151,15 +151,15 @@ void ds_eng_fetch(ds_eng_loop *e, ds_eng_step *st, ds_eng_sample *s, const ds_en
                                                          .state = f->with_state ? &f->state_key : NULL,
                                                          .exact = f->exact });
     for (uint32_t i = 0, k = 0; i < p->n; i++) {
-        if (s->blocks[i] != NONE)
+        if (s->blocks[i] != DS_NONE)
             continue;
         s->blocks[i] = f->block[k] = ds_eng_take_block(e, st);
-        assert(s->blocks[i] != NONE);
+        assert(s->blocks[i] != DS_NONE);
         ds_blocks_expect(&e->blocks, s->blocks[i], &f->key[k++]);
     }
     if (p->fetch_state) {
         f->state = ds_eng_take_state(e, st);
-        assert(f->state != NONE);
+        assert(f->state != DS_NONE);
     }
     if (ds_fetches_answered(&e->fetches, f))
         plan_loads(e, st, f);

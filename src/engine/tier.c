@@ -65,16 +65,16 @@ uint32_t ds_tier_put(ds_tier *t, const ds_key *k, uint32_t note, bool approx)
     uint32_t i;
 
     if (t->n == 0)
-        return UINT32_MAX;
+        return DS_NONE;
     i = ds_keytab_find(&t->keys, k);
-    if (i != UINT32_MAX) {
+    if (i != DS_NONE) {
         touch(t, i);
         if (approx || !t->approx[i] || t->pins[i] > 0)
-            return UINT32_MAX;
+            return DS_NONE;
     } else {
         i = t->next[t->n];
         if (i == t->n)
-            return UINT32_MAX;
+            return DS_NONE;
         t->evicted += t->keys.used[i];
         t->n_used += !t->keys.used[i];
         ds_keytab_drop(&t->keys, i);
@@ -89,9 +89,9 @@ uint32_t ds_tier_put(ds_tier *t, const ds_key *k, uint32_t note, bool approx)
 
 uint32_t ds_tier_find(ds_tier *t, const ds_key *k)
 {
-    uint32_t i = t->n ? ds_keytab_find(&t->keys, k) : UINT32_MAX;
+    uint32_t i = t->n ? ds_keytab_find(&t->keys, k) : DS_NONE;
 
-    if (i != UINT32_MAX)
+    if (i != DS_NONE)
         touch(t, i);
     return i;
 }

@@ -26,10 +26,10 @@ ds_rc ds_tier_init(ds_tier *t, uint32_t n, ds_err *err); /* n = 0: a tier that n
 uint64_t ds_tier_bytes(uint32_t n);                      /* that init takes */
 void ds_tier_fini(ds_tier *t);                           /* zeros are fine */
 
-/* A buffer to be filled with what has this key; UINT32_MAX: there is nothing to do (it is there; an exact one
+/* A buffer to be filled with what has this key; DS_NONE: there is nothing to do (it is there; an exact one
  * replaces an approximate one) or no place (all are pinned). What the buffer held is forgotten. O(1). */
 uint32_t ds_tier_put(ds_tier *t, const ds_key *k, uint32_t note, bool approx);
-uint32_t ds_tier_find(ds_tier *t, const ds_key *k); /* UINT32_MAX: none. Counts as a use */
+uint32_t ds_tier_find(ds_tier *t, const ds_key *k); /* DS_NONE: none. Counts as a use */
 /* What a pinned one holds turned out to be nothing: it is given out next once it isn't pinned any more. */
 void ds_tier_forget(ds_tier *t, uint32_t i);
 void ds_tier_pin(ds_tier *t, uint32_t i);

@@ -4,6 +4,7 @@
  * Tensors are kept in one growing array while headers are read. The table holds indices into it; with an index a
  * name may stand in several shards and the index says which one counts, so entries are keyed by name and then by
  * shard. */
+#include "base/none.h"
 #include "format/safetensors.h"
 
 #include <dirent.h>
@@ -23,7 +24,6 @@
 #include "format/scan_internal.h"
 
 #define BLOCK_BYTES (256u * 1024)
-#define NONE UINT32_MAX
 #define OTHER_KEYS 64  /* of an index, besides weight_map */
 #define NAME_BYTES 220 /* of a tensor's name in a message, so that the rule behind it fits too */
 
@@ -44,7 +44,7 @@ struct ds_st {
     uint32_t n_shards;
     ds_tensor *tensor;
     uint32_t n, cap;
-    uint32_t *slot;   /* hash table of indices into tensor; NONE = empty */
+    uint32_t *slot;   /* hash table of indices into tensor; DS_NONE = empty */
     uint32_t n_slots; /* power of two, at least twice the entries */
     uint64_t seed;
     block *blocks; /* names and shapes */
@@ -130,7 +130,7 @@ static bool same_name(const ds_tensor *t, const char *name, size_t n)
 /* Next entry of that name from slot *at on; *at then points behind it. */
 static ds_tensor *probe(const ds_st *st, uint32_t *at, const char *name, size_t n)
 {
-    while (st->slot[*at] != NONE) {
+    while (st->slot[*at] != DS_NONE) {
         ds_tensor *t = &st->tensor[st->slot[*at]];
         *at = (*at + 1) & (st->n_slots - 1);
         if (same_name(t, name, n))
@@ -150,7 +150,7 @@ static ds_rc rebuild_table(ds_st *st, uint32_t n_slots, ds_err *err)
     st->n_slots = n_slots;
     for (uint32_t i = 0; i < st->n; i++) {
         uint32_t at = probe_start(st, st->tensor[i].name, st->tensor[i].name_len);
-        while (slot[at] != NONE)
+        while (slot[at] != DS_NONE)
             at = (at + 1) & (n_slots - 1);
         slot[at] = i;
     }

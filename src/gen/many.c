@@ -10,9 +10,9 @@
 #include <time.h>
 
 #include "base/err.h"
+#include "base/none.h"
 #include "gen/many_internal.h"
 
-#define NONE UINT32_MAX
 enum {
     FIRST_RECORDS = 64,
     OUTPUT_TOKENS = 256, /* of an answer, as long as none has ended */
@@ -70,7 +70,7 @@ static bool more_records(ds_gen_many *m)
     if (!r)
         return false;
     for (uint32_t i = m->n_records; i < n; i++)
-        r[i] = (record){ .next_free = i + 1 < n ? i + 1 : NONE };
+        r[i] = (record){ .next_free = i + 1 < n ? i + 1 : DS_NONE };
     m->free = m->n_records;
     m->records = r;
     m->n_records = n;
@@ -81,7 +81,7 @@ static record *take_record(ds_gen_many *m, const ds_gen_request *q)
 {
     record *r;
 
-    if (m->free == NONE && !more_records(m))
+    if (m->free == DS_NONE && !more_records(m))
         return NULL;
     uint32_t place = m->free;
     uint32_t generation = m->records[place].generation + 1;
@@ -114,17 +114,18 @@ static uint64_t work(const record *r)
     return r->prompt + (all > r->n_out + r->samples ? all - r->n_out : r->samples);
 }
 
-/* The part with the least work ahead of those whose bit isn't in `tried`; the first of equals. NONE: all were tried. */
+/* The part with the least work ahead of those whose bit isn't in `tried`; the first of equals. DS_NONE: all were
+ * tried. */
 static uint32_t choose(const ds_gen_many *m, uint64_t tried)
 {
     uint64_t ahead[DS_GEN_MANY_MAX] = { 0 };
-    uint32_t best = NONE;
+    uint32_t best = DS_NONE;
 
     for (uint32_t i = 0; i < m->n_records; i++)
         if (m->records[i].id)
             ahead[m->records[i].part] += work(&m->records[i]);
     for (uint32_t i = 0; i < m->n; i++)
-        if (!(tried >> i & 1) && (best == NONE || ahead[i] < ahead[best]))
+        if (!(tried >> i & 1) && (best == DS_NONE || ahead[i] < ahead[best]))
             best = i;
     return best;
 }
@@ -192,13 +193,13 @@ static ds_rc add(void *h, const ds_gen_request *q, uint64_t *id, ds_err *err)
         tried |= UINT64_C(1) << part;
         pthread_mutex_lock(&m->mu);
         r = of_id(m, mine.cookie);
-        part = rc == DS_E_AGAIN || rc == DS_E_IO ? choose(m, tried) : NONE;
-        if (part == NONE)
+        part = rc == DS_E_AGAIN || rc == DS_E_IO ? choose(m, tried) : DS_NONE;
+        if (part == DS_NONE)
             free_record(m, r);
         else
             r->part = part;
         pthread_mutex_unlock(&m->mu);
-        if (part == NONE)
+        if (part == DS_NONE)
             return rc == DS_E_AGAIN || rc == DS_E_IO ? answer : rc;
     }
 }
@@ -435,7 +436,7 @@ ds_rc ds_gen_many_create(ds_gen_many **out, const ds_gen *parts, size_t n, ds_er
     if (!m)
         return ds_fail(err, DS_E_NOMEM, "out of memory");
     m->n = (uint32_t)n;
-    m->free = NONE;
+    m->free = DS_NONE;
     m->output = OUTPUT_TOKENS;
     pthread_mutex_init(&m->mu, NULL);
     pthread_condattr_init(&attr);

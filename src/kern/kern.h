@@ -26,6 +26,7 @@
 
 #include <ds/sampling.h>
 
+#include "base/none.h"
 #include "kern/exec.h"
 
 /* ---- weights ---- */
@@ -64,14 +65,12 @@ typedef struct {
     const uint32_t *row0, *count; /* count >= 1 */
     const int32_t *pos0;
     const uint32_t *slot;      /* state slot */
-    const uint32_t *tail;      /* tail slot, or DS_NO_SLOT */
+    const uint32_t *tail;      /* tail slot, or DS_NONE */
     const int32_t *win_lo;     /* window attention sees no key before this position */
     const int32_t *store_from; /* entries completed by earlier positions are cached already and not written */
     const uint32_t *blocks;    /* [n_seqs][blocks_ld]: ids of the sequence's KV blocks in order */
     size_t blocks_ld;
 } ds_step;
-
-#define DS_NO_SLOT UINT32_MAX
 
 /* One sequence of a step as the host describes it. */
 typedef struct {
@@ -325,7 +324,7 @@ typedef void ds_stream_mean_fn(ds_exec *e, const ds_op_stream_mean *a);
 /* ---- caches ---- */
 
 /* Copies row r's bytes into its ring at position pos[r]; of a sequence with more than ring.len rows only the last
- * ring.len. Sequences whose slot is DS_NO_SLOT are skipped. `slot` is step->slot or step->tail. Source rows src +
+ * ring.len. Sequences whose slot is DS_NONE are skipped. `slot` is step->slot or step->tail. Source rows src +
  * r*src_bytes, the first rec_bytes of each. */
 typedef struct {
     const ds_step *step;

@@ -6,9 +6,9 @@
 #ifndef DS_KVLINK_KVDIR_H
 #define DS_KVLINK_KVDIR_H
 
-#include <ds/engine.h>
 #include <ds/kvstore.h>
 
+#include "engine/engine.h"
 #include "kv/layout.h"
 #include "kvlink/kvport.h"
 

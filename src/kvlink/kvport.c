@@ -79,7 +79,7 @@ static uint32_t find(buffers *b, const ds_key *key, bool exact)
 {
     uint32_t i = ds_tier_find(&b->t, key);
 
-    return i == UINT32_MAX || b->doing[i] == READING || (exact && b->t.approx[i]) ? UINT32_MAX : i;
+    return i == DS_NONE || b->doing[i] == READING || (exact && b->t.approx[i]) ? DS_NONE : i;
 }
 
 static void give_back(ds_kvport *p, int kind, const ds_store_got *got)
@@ -104,7 +104,7 @@ static uint32_t match(void *ctx, const ds_key *keys, uint32_t n, bool exact)
 
     pthread_mutex_lock(&p->mu);
     while (i < n && more) {
-        more = find(&p->kind[BLOCKS], &keys[i], exact) != UINT32_MAX ? 1 : ds_kvstore_match(p->kind[BLOCKS].store, &keys[i], n - i, exact);
+        more = find(&p->kind[BLOCKS], &keys[i], exact) != DS_NONE ? 1 : ds_kvstore_match(p->kind[BLOCKS].store, &keys[i], n - i, exact);
         i += more;
     }
     pthread_mutex_unlock(&p->mu);
@@ -122,8 +122,8 @@ static bool match_state(void *ctx, const ds_key *key, bool exact, uint32_t *dec_
     ds_chain_state(&own, key);
     pthread_mutex_lock(&p->mu);
     i = find(b, &own, exact);
-    found = i != UINT32_MAX || ds_kvstore_match(b->store, &own, 1, exact) == 1;
-    *dec_start = i != UINT32_MAX ? b->t.note[i] : DS_KV_STATE_ENCODER; /* what is in its header isn't known before it is read */
+    found = i != DS_NONE || ds_kvstore_match(b->store, &own, 1, exact) == 1;
+    *dec_start = i != DS_NONE ? b->t.note[i] : DS_KV_STATE_ENCODER; /* what is in its header isn't known before it is read */
     pthread_mutex_unlock(&p->mu);
     return found;
 }
@@ -134,11 +134,11 @@ static ds_store_got take(buffers *b, const ds_key *key, bool exact, bool *read)
     uint32_t i = find(b, key, exact);
 
     *read = false;
-    if (i == UINT32_MAX && ds_tier_find(&b->t, key) == UINT32_MAX) {
+    if (i == DS_NONE && ds_tier_find(&b->t, key) == DS_NONE) {
         i = ds_tier_put(&b->t, key, 0, false);
-        *read = i != UINT32_MAX;
+        *read = i != DS_NONE;
     }
-    if (i == UINT32_MAX) {
+    if (i == DS_NONE) {
         b->port->refused = true;
         return (ds_store_got){ .result = DS_STORE_BUSY };
     }
@@ -258,25 +258,25 @@ static uint32_t save(void *ctx, const ds_store_item *item)
     uint32_t i;
 
     if (item->leaving) /* it had its chance */
-        return DS_STORE_NONE;
+        return DS_NONE;
     if (item->is_state)
         ds_chain_state(&key, &item->key);
     pthread_mutex_lock(&p->mu);
     i = ds_tier_find(&b->t, &key);
-    if (i != UINT32_MAX && (!b->t.approx[i] || item->approx || b->t.pins[i] > 0)) {
+    if (i != DS_NONE && (!b->t.approx[i] || item->approx || b->t.pins[i] > 0)) {
         pthread_mutex_unlock(&p->mu);
-        return DS_STORE_NONE;
+        return DS_NONE;
     }
-    i = b->n_saving > b->t.n / 2 ? UINT32_MAX : ds_tier_put(&b->t, &key, item->dec_start, item->approx); /* others want to read */
-    if (i != UINT32_MAX) {
+    i = b->n_saving > b->t.n / 2 ? DS_NONE : ds_tier_put(&b->t, &key, item->dec_start, item->approx); /* others want to read */
+    if (i != DS_NONE) {
         b->n_saving++;
         ds_tier_pin(&b->t, i);
         b->doing[i] = FILLING;
         b->place[i] = (place){ key, item->parent, item->depth };
     }
-    p->refused = p->refused || i == UINT32_MAX;
+    p->refused = p->refused || i == DS_NONE;
     pthread_mutex_unlock(&p->mu);
-    return i == UINT32_MAX ? DS_STORE_LATER : i;
+    return i == DS_NONE ? DS_STORE_LATER : i;
 }
 
 static void saved(void *ctx, bool is_state, uint32_t buffer)

@@ -107,11 +107,11 @@ static void look_up(ds_kvs *st, ds_kvs_fetch *f, uint32_t layout)
     uint32_t i = 0;
 
     ds_index_find_many(st->ix, f->keys, f->n, f->hits);
-    while (i < f->n && f->hits[i].record != DS_INDEX_NONE && (f->hits[i].what >> DS_INDEX_LAYOUT_SHIFT & 255) == layout)
+    while (i < f->n && f->hits[i].record != DS_NONE && (f->hits[i].what >> DS_INDEX_LAYOUT_SHIFT & 255) == layout)
         i++;
     f->bad = i;
     if (i < f->n)
-        f->cause = f->hits[i].record == DS_INDEX_NONE ? DS_KVSTORE_ABSENT : DS_KVSTORE_LAYOUT;
+        f->cause = f->hits[i].record == DS_NONE ? DS_KVSTORE_ABSENT : DS_KVSTORE_LAYOUT;
     DS_KVS_COUNT(st, lookup_ns, ds_now_ns() - t);
 }
 

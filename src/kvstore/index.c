@@ -121,7 +121,7 @@ ds_rc ds_index_create(ds_index **out, uint32_t max_blocks, ds_err *err)
     h = layout_for(max_blocks);
     x->owner = true;
     x->bytes = h.bytes;
-    x->free_record = DS_INDEX_NONE;
+    x->free_record = DS_NONE;
     x->fd = memfd_create("deepserve-kv-index", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (x->fd < 0 || getrandom(&h.seed, sizeof h.seed, 0) != sizeof h.seed || ftruncate(x->fd, (off_t)h.bytes) != 0)
         goto system;
@@ -279,7 +279,7 @@ uint32_t ds_index_find_many(const ds_index *x, const ds_key *keys, uint32_t n, d
         for (uint32_t i = 0; i < m; i++) { /* a guess at the record, only to have it near */
             const uint64_t *b = ix->bucket + (size_t)ds_ix_home(ix, w[i]) * DS_IX_BUCKET_WORDS;
             uint32_t tag = ds_ix_tag(w[i]);
-            guess[i] = DS_INDEX_NONE;
+            guess[i] = DS_NONE;
             for (int j = 0; j < DS_IX_ENTRIES; j++) {
                 uint64_t e = load(b + j);
                 if ((uint32_t)(e >> 32) == tag && (uint32_t)e != 0) {
@@ -298,7 +298,7 @@ uint32_t ds_index_find_many(const ds_index *x, const ds_key *keys, uint32_t n, d
                 hit_of(&hits[from + i], &f);
                 found++;
             } else {
-                hits[from + i].record = DS_INDEX_NONE;
+                hits[from + i].record = DS_NONE;
             }
         }
     }
@@ -326,13 +326,13 @@ static void unlink_record(ds_index *x, uint32_t r)
 {
     links *l = &x->link[r];
 
-    if (l->prev != DS_INDEX_NONE)
+    if (l->prev != DS_NONE)
         x->link[l->prev].next = l->next;
-    else if (l->parent != DS_INDEX_NONE)
+    else if (l->parent != DS_NONE)
         x->link[l->parent].child = l->next;
-    if (l->next != DS_INDEX_NONE)
+    if (l->next != DS_NONE)
         x->link[l->next].prev = l->prev;
-    l->parent = l->next = l->prev = DS_INDEX_NONE;
+    l->parent = l->next = l->prev = DS_NONE;
 }
 
 static void link_record(ds_index *x, uint32_t r, uint32_t parent)
@@ -341,7 +341,7 @@ static void link_record(ds_index *x, uint32_t r, uint32_t parent)
 
     l->parent = parent;
     l->next = p->child;
-    if (p->child != DS_INDEX_NONE)
+    if (p->child != DS_NONE)
         x->link[p->child].prev = r;
     p->child = r;
 }
@@ -349,7 +349,7 @@ static void link_record(ds_index *x, uint32_t r, uint32_t parent)
 /* Depths go up by one along a chain, so links never make a circle, whatever a footer says. */
 bool ds_index_link(ds_index *x, uint32_t r, uint32_t parent)
 {
-    if (x->link[r].parent != DS_INDEX_NONE || x->link[r].depth != x->link[parent].depth + 1)
+    if (x->link[r].parent != DS_NONE || x->link[r].depth != x->link[parent].depth + 1)
         return false;
     link_record(x, r, parent);
     return true;
@@ -376,7 +376,7 @@ static uint32_t new_record(ds_index *x)
 {
     uint32_t r = x->free_record;
 
-    if (r == DS_INDEX_NONE)
+    if (r == DS_NONE)
         return x->fresh_record++;
     x->free_record = x->link[r].next;
     return r;
@@ -427,11 +427,11 @@ ds_rc ds_index_insert(ds_index *x, const ds_index_extent *e, uint32_t *last, ds_
             ds_index_touch(x, r, e->used);
         } else {
             r = new_record(x);
-            x->link[r] = (links){ DS_INDEX_NONE, DS_INDEX_NONE, DS_INDEX_NONE, DS_INDEX_NONE, e->depth + i, e->tenant };
-            if (parent != DS_INDEX_NONE)
+            x->link[r] = (links){ DS_NONE, DS_NONE, DS_NONE, DS_NONE, e->depth + i, e->tenant };
+            if (parent != DS_NONE)
                 x->link[r].depth = x->link[parent].depth + 1;
             atomic_store_explicit(&x->used[r], e->used, memory_order_relaxed);
-            if (parent != DS_INDEX_NONE)
+            if (parent != DS_NONE)
                 link_record(x, r, parent);
             bool ok = ds_ix_publish(&x->ix, r, w, what, e->crc[i], extent, load, store);
             assert(ok); /* there are more entries than blocks */
@@ -453,7 +453,7 @@ uint32_t ds_index_remove(ds_index *x, uint32_t root, void (*gone)(void *ctx, uin
 
     for (;;) {
         uint32_t up = x->link[r].parent;
-        if (x->link[r].child != DS_INDEX_NONE) {
+        if (x->link[r].child != DS_NONE) {
             r = x->link[r].child;
             continue;
         }
@@ -491,7 +491,7 @@ bool ds_index_at(const ds_index *x, uint32_t r, ds_index_info *out)
     out->parent = l->parent;
     out->depth = l->depth;
     out->tenant = l->tenant;
-    out->leaf = l->child == DS_INDEX_NONE;
+    out->leaf = l->child == DS_NONE;
     out->used = atomic_load_explicit(&x->used[r], memory_order_relaxed);
     return true;
 }
@@ -506,6 +506,6 @@ void ds_index_touch(ds_index *x, uint32_t r, uint64_t now)
 
 void ds_index_touch_chain(ds_index *x, uint32_t r, uint64_t now)
 {
-    for (; r != DS_INDEX_NONE && atomic_load_explicit(&x->used[r], memory_order_relaxed) < now; r = x->link[r].parent)
+    for (; r != DS_NONE && atomic_load_explicit(&x->used[r], memory_order_relaxed) < now; r = x->link[r].parent)
         ds_index_touch(x, r, now);
 }

@@ -11,11 +11,10 @@
 #ifndef DS_KVSTORE_INDEX_H
 #define DS_KVSTORE_INDEX_H
 
+#include "base/none.h"
 #include "kvstore/volume.h"
 
 typedef struct ds_index ds_index;
-
-#define DS_INDEX_NONE UINT32_MAX
 
 /* What is known of a block besides its place. */
 enum {
@@ -42,7 +41,7 @@ uint32_t ds_index_max_blocks(const ds_index *ix);
 /* O(1). Full keys are compared. Right also after the owner was killed in the middle of a change. */
 bool ds_index_find(const ds_index *ix, const ds_key *key, ds_index_hit *hit);
 /* The same for n keys, faster than one after the other: waits for memory overlap. Number found; missing ones have
- * record DS_INDEX_NONE. */
+ * record DS_NONE. */
 uint32_t ds_index_find_many(const ds_index *ix, const ds_key *keys, uint32_t n, ds_index_hit *hits);
 /* How many leading ones of n keys of a chain are there; with `exact`, those that rest on a replay don't count, nor
  * what stands behind them. O(log n). */
@@ -57,7 +56,7 @@ typedef struct {
     const uint32_t *crc;
     uint64_t approx; /* bit i: block i of the n rests on a replay */
     uint32_t layout, klass;
-    uint32_t parent; /* record of the block in front of the first, DS_INDEX_NONE: it begins a chain, or is linked later */
+    uint32_t parent; /* record of the block in front of the first, DS_NONE: it begins a chain, or is linked later */
     uint32_t depth;  /* blocks of the chain in front of the first */
     uint32_t tenant; /* of all of them */
     uint64_t used;   /* when, in whatever unit the owner counts */

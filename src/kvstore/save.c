@@ -106,7 +106,7 @@ static bool front_key(const ds_kvs_save *s, ds_key *k)
 static ds_kvstore_saved enter(ds_kvs *st, ds_kvs_save *s)
 {
     uint64_t used = ds_kvs_use_us(st);
-    uint32_t parent = DS_INDEX_NONE;
+    uint32_t parent = DS_NONE;
     ds_index_hit hit;
     ds_key front;
 

@@ -471,7 +471,7 @@ static ds_rc welcome_engine(peer *p, ds_frame_in *in, int *fd, ds_err *err)
     if (rc != DS_OK)
         return rc;
     p->layout = ds_kvs_layout_of(p->s->st, id, p->block_bytes);
-    if (p->layout == UINT32_MAX)
+    if (p->layout == DS_NONE)
         return ds_fail(err, DS_E_AGAIN, "the store knows %d layouts already", DS_KVS_LAYOUTS);
     l = malloc(sizeof *l);
     rc = l ? ds_kv_layout_read(l, u.layout, u.layout_bytes, err) : ds_fail(err, DS_E_NOMEM, "out of memory");

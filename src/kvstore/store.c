@@ -64,7 +64,7 @@ uint32_t ds_kvs_layout_of(ds_kvs *st, const uint8_t id[32], uint32_t block_bytes
         st->n_layouts++;
     }
     pthread_mutex_unlock(&st->mu);
-    return i < DS_KVS_LAYOUTS ? i : UINT32_MAX;
+    return i < DS_KVS_LAYOUTS ? i : DS_NONE;
 }
 
 /* ---- what is there when it is opened ---- */
@@ -95,14 +95,14 @@ static void enter_extent(rebuild *b)
         return;
     b->x.keys = b->keys;
     b->x.crc = b->crc;
-    b->x.parent = DS_INDEX_NONE;
+    b->x.parent = DS_NONE;
     if (b->x.depth && ds_index_find(st->ix, &b->parent, &hit) && ds_index_at(st->ix, hit.record, &front) && front.depth + 1 == b->x.depth)
         b->x.parent = hit.record;
     if (ds_index_insert(st->ix, &b->x, NULL, NULL) != DS_OK) { /* full: what is left stays on the devices, unknown, until it is collected */
         b->x.n = 0;
         return;
     }
-    if (b->x.depth && b->x.parent == DS_INDEX_NONE && ds_index_find(st->ix, &b->keys[0], &hit)) {
+    if (b->x.depth && b->x.parent == DS_NONE && ds_index_find(st->ix, &b->keys[0], &hit)) {
         if (b->n_orphans == b->cap_orphans) {
             size_t cap = b->cap_orphans ? 2 * b->cap_orphans : 1024;
             orphan *p = realloc(b->orphans, cap * sizeof *p);
@@ -131,7 +131,7 @@ static void found_block(void *ctx, const ds_seg_header *h, const ds_seg_item *it
         return;
     if (x->n == 0) {
         layout = ds_kvs_layout_of(b->st, h->layout, h->block_bytes);
-        if (layout == UINT32_MAX)
+        if (layout == DS_NONE)
             return;
         *x = (ds_index_extent){ .segment = h->segment,
                                 .offset = item->offset,
@@ -159,7 +159,7 @@ static void link_orphans(rebuild *b)
 
     for (size_t i = 0; i < b->n_orphans; i++) {
         const orphan *o = &b->orphans[i];
-        if (!ds_index_find(ix, &o->key, &hit) || !ds_index_at(ix, hit.record, &info) || info.parent != DS_INDEX_NONE)
+        if (!ds_index_find(ix, &o->key, &hit) || !ds_index_at(ix, hit.record, &info) || info.parent != DS_NONE)
             continue;
         if (!ds_index_find(ix, &o->parent, &parent) || !ds_index_link(ix, hit.record, parent.record))
             ds_index_remove(ix, hit.record, NULL, NULL);
@@ -473,7 +473,7 @@ static ds_rc list_store(ds_kvstore *s, bool (*fn)(void *ctx, const ds_kvstore_it
                                       .klass = (ds_kvstore_class)(b.hit.what >> DS_INDEX_KLASS_SHIFT & 7),
                                       .exact = !(b.hit.what & DS_INDEX_APPROX),
                                       .used_s = (int64_t)(b.used / 1000000) };
-            if (b.parent != DS_INDEX_NONE && ds_index_at(st->ix, b.parent, &parent))
+            if (b.parent != DS_NONE && ds_index_at(st->ix, b.parent, &parent))
                 item.parent = parent.key;
         }
         pthread_rwlock_unlock(&st->book);

@@ -101,7 +101,7 @@ static inline void ds_kvs_count(ds_kvs *st, size_t offset, uint64_t n)
 }
 #define DS_KVS_COUNT(st, member, n) ds_kvs_count((st), offsetof(ds_kvstore_stats, member), (n))
 
-/* store.c. Number of a layout, which is learned if there is room for it; UINT32_MAX: there is none. */
+/* store.c. Number of a layout, which is learned if there is room for it; DS_NONE: there is none. */
 uint32_t ds_kvs_layout_of(ds_kvs *st, const uint8_t id[32], uint32_t block_bytes);
 void ds_kvs_touch(ds_kvs *st, const ds_key *keys, uint32_t n);
 uint32_t ds_kvs_tenant(const char *name); /* NULL: 0 */

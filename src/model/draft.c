@@ -57,9 +57,8 @@ static ds_seq_rows block_of(const ds_runner *r, const ds_draft_seq *q, uint32_t 
 {
     uint32_t B = r->m->c.dspark_block_size;
 
-    return (ds_seq_rows){
-        .pos0 = (int32_t)q->pos, .row0 = i * B, .count = B, .slot = q->slot, .tail = DS_NO_SLOT, .win_lo = (int32_t)q->win_lo
-    };
+    return (
+        ds_seq_rows){ .pos0 = (int32_t)q->pos, .row0 = i * B, .count = B, .slot = q->slot, .tail = DS_NONE, .win_lo = (int32_t)q->win_lo };
 }
 
 static void say_blocks(ds_runner *r, const ds_draft_seq *seqs, uint32_t n_seqs)

@@ -85,7 +85,7 @@ void ds_model_layout_get(const ds_model *m, ds_model_layout *out)
     const ds_config *c = &m->c;
 
     *out = (ds_model_layout){
-        .block_tokens = BLOCK_TOKENS,
+        .block_tokens = DS_KV_BLOCK_TOKENS,
         .block_bytes = m->at.block_bytes,
         .slot_bytes = m->at.slot_bytes,
         .tail_bytes = m->at.tail_bytes,

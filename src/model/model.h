@@ -180,12 +180,10 @@ uint32_t ds_runner_n_slots(const ds_runner *r);
 /* Forgets a slot's state; before a sequence starts in it and before an encoder replay. Doesn't wait. */
 void ds_runner_reset_slot(ds_runner *r, uint32_t slot);
 
-#define DS_RUNNER_NONE UINT32_MAX
-
 /* Rows of one sequence in a step: positions pos .. pos + n - 1. Zero means default except where noted. */
 typedef struct {
     uint32_t slot;
-    uint32_t tail;          /* DS_RUNNER_NONE: none. Needed whenever dec_from != pos; the same one for all chunks of a prefill */
+    uint32_t tail;          /* DS_NONE: none. Needed whenever dec_from != pos; the same one for all chunks of a prefill */
     const uint32_t *blocks; /* ids of the blocks that cover positions 0 .. pos + n - 1, in order */
     uint32_t n_blocks;
     uint32_t pos, n;           /* n >= 1 */

@@ -6,8 +6,6 @@
 #include "model/model.h"
 #include "model/weights.h"
 
-enum { BLOCK_TOKENS = DS_KV_BLOCK_TOKENS };
-
 /* Tags of faults: which table or state an op complains about. */
 enum {
     TAG_EMBED = 1,

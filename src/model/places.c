@@ -40,7 +40,7 @@ bool ds_places_init(ds_places *p, const ds_config *c, const ds_topology *t)
 
     /* block: unpadded, for the record is also what is stored and sent */
     for (uint32_t s = 0; s < c->n_kv_sources; s++) {
-        uint32_t per_block = BLOCK_TOKENS / c->compress_ratios[c->kv_source_layer_ids[s]];
+        uint32_t per_block = DS_KV_BLOCK_TOKENS / c->compress_ratios[c->kv_source_layer_ids[s]];
         ok = ok && place(&p->main_off[s], &at, per_block, ds_kv_main_bytes(c->head_dim), 1) &&
              place(&p->idx_off[s], &at, per_block, ds_kv_index_bytes(c->index_head_dim), 1);
     }
@@ -82,7 +82,7 @@ void ds_model_kv_layout(const ds_model *m, ds_kv_layout *out)
     const ds_places *p = &m->at;
 
     *out = (ds_kv_layout){ .version = DS_KV_LAYOUT_VERSION,
-                           .block_tokens = BLOCK_TOKENS,
+                           .block_tokens = DS_KV_BLOCK_TOKENS,
                            .window = c->sliding_window,
                            .ring = p->ring,
                            .rollback = p->rollback,
@@ -90,7 +90,7 @@ void ds_model_kv_layout(const ds_model *m, ds_kv_layout *out)
                            .slot_bytes = p->slot_bytes };
     snprintf(out->numerics, sizeof out->numerics, "%s", m->dev->k.name);
     for (uint32_t s = 0; s < c->n_kv_sources; s++) {
-        uint32_t ratio = c->compress_ratios[c->kv_source_layer_ids[s]], n = BLOCK_TOKENS / ratio;
+        uint32_t ratio = c->compress_ratios[c->kv_source_layer_ids[s]], n = DS_KV_BLOCK_TOKENS / ratio;
         add_part(out, DS_KV_MAIN, s, ratio, n, ds_kv_main_bytes(c->head_dim), p->main_off[s]);
         add_part(out, DS_KV_INDEX, s, ratio, n, ds_kv_index_bytes(c->index_head_dim), p->idx_off[s]);
     }
@@ -134,5 +134,5 @@ ds_kv_view ds_runner_kv(const ds_runner *r, ds_record_kind kind, uint32_t source
     size_t bytes = kind == DS_RECORD_MAIN ? ds_kv_main_bytes(c->head_dim) : ds_kv_index_bytes(c->index_head_dim);
 
     return (ds_kv_view){ r->kv,           p->block_bytes, kind == DS_RECORD_MAIN ? p->main_off[source] : p->idx_off[source],
-                         (uint32_t)bytes, ratio,          BLOCK_TOKENS / ratio };
+                         (uint32_t)bytes, ratio,          DS_KV_BLOCK_TOKENS / ratio };
 }

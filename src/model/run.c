@@ -53,7 +53,7 @@ static void take_rowset(builder *b, ds_rowset *s, bool streams)
     a->win_lo = take(b, k, S, sizeof *a->win_lo);
     a->dec_lo = take(b, k, S, sizeof *a->dec_lo);
     a->store_from = take(b, k, S, sizeof *a->store_from);
-    a->blocks_ld = (r->o.max_context + BLOCK_TOKENS - 1) / BLOCK_TOKENS;
+    a->blocks_ld = (r->o.max_context + DS_KV_BLOCK_TOKENS - 1) / DS_KV_BLOCK_TOKENS;
     a->blocks = take(b, k, S, a->blocks_ld * sizeof *a->blocks);
     s->st = (ds_step){ .pos = a->pos,
                        .seq = a->of_seq,
@@ -111,7 +111,7 @@ static void take_talk(builder *b)
     ds_runner *r = b->r;
     const ds_config *c = &r->m->c;
     size_t S = r->o.max_seqs, R = r->o.max_rows, said = 0, *k = &b->size.stage,
-           blocks = S * ((r->o.max_context + BLOCK_TOKENS - 1) / BLOCK_TOKENS);
+           blocks = S * ((r->o.max_context + DS_KV_BLOCK_TOKENS - 1) / DS_KV_BLOCK_TOKENS);
 
     /* decoder rows of a CED prefill: a window of each sequence, or its rows of the step if they are more */
     r->pass_cap = r->o.n_tails ? (uint32_t)((S * c->sliding_window + R) / R + 2) : 0;
@@ -341,7 +341,7 @@ static void fill_defaults(ds_runner_opts *o, const ds_model *m)
         o->max_logits = o->max_seqs * m->at.rollback;
     if (o->max_context == 0)
         o->max_context = m->c.max_position_embeddings;
-    per_seq = (o->max_context + BLOCK_TOKENS - 1) / BLOCK_TOKENS;
+    per_seq = (o->max_context + DS_KV_BLOCK_TOKENS - 1) / DS_KV_BLOCK_TOKENS;
     if (o->n_blocks == 0)
         o->n_blocks = (uint64_t)per_seq * o->max_seqs < UINT32_MAX ? per_seq * o->max_seqs : UINT32_MAX - 1;
     if (o->n_slots == 0)

@@ -61,7 +61,7 @@ static ds_rc run_chunks(ds_solo *s, const start *at, const int32_t *tokens, uint
         if (s->progress && !s->progress(s->progress_ctx, pos, total))
             return ds_fail(err, DS_E_CANCELED, "stopped after %u of %u prompt tokens", pos, total);
         ds_seq q = { .slot = 0,
-                     .tail = DS_RUNNER_NONE,
+                     .tail = DS_NONE,
                      .blocks = s->blocks,
                      .n_blocks = s->run->o.n_blocks,
                      .pos = pos,
@@ -99,10 +99,11 @@ static ds_rc check(const ds_solo *s, uint32_t total, ds_err *err)
 {
     const ds_runner *r = s->run;
 
-    if (total > r->o.max_context || total > (uint64_t)r->o.n_blocks * BLOCK_TOKENS)
+    if (total > r->o.max_context || total > (uint64_t)r->o.n_blocks * DS_KV_BLOCK_TOKENS)
         return ds_fail(err, DS_E_ARG, "%u tokens: the context ends at %llu", total,
-                       r->o.max_context < (uint64_t)r->o.n_blocks * BLOCK_TOKENS ? (unsigned long long)r->o.max_context
-                                                                                 : (unsigned long long)r->o.n_blocks * BLOCK_TOKENS);
+                       r->o.max_context < (uint64_t)r->o.n_blocks * DS_KV_BLOCK_TOKENS
+                           ? (unsigned long long)r->o.max_context
+                           : (unsigned long long)r->o.n_blocks * DS_KV_BLOCK_TOKENS);
     if (total <= s->n)
         return ds_fail(err, DS_E_ARG, "%u tokens, %u of them processed: nothing to do", total, s->n);
     return DS_OK;
@@ -135,7 +136,7 @@ ds_rc ds_solo_resume(ds_solo *s, const int32_t *tokens, uint32_t total, uint32_t
 ds_rc ds_solo_decode(ds_solo *s, const int32_t *tokens, uint32_t k, const float **logits, ds_err *err)
 {
     ds_seq q = { .slot = 0,
-                 .tail = DS_RUNNER_NONE,
+                 .tail = DS_NONE,
                  .blocks = s->blocks,
                  .n_blocks = s->run->o.n_blocks,
                  .pos = s->n,

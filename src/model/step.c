@@ -25,14 +25,14 @@ static ds_rc check_seq(const ds_runner *r, const ds_seq *q, ds_err *err)
     if (q->pos > r->o.max_context || q->n > r->o.max_context - q->pos)
         return ds_fail(err, DS_E_ARG, "step: positions %u .. %llu: the context ends at %u", q->pos, (unsigned long long)q->pos + q->n,
                        r->o.max_context);
-    if (q->slot >= r->o.n_slots || (q->tail != DS_RUNNER_NONE && q->tail >= r->o.n_tails))
+    if (q->slot >= r->o.n_slots || (q->tail != DS_NONE && q->tail >= r->o.n_tails))
         return ds_fail(err, DS_E_ARG, "step: slot %u or tail %u does not exist", q->slot, q->tail);
-    if (q->n_blocks < (end + BLOCK_TOKENS - 1) / BLOCK_TOKENS)
+    if (q->n_blocks < (end + DS_KV_BLOCK_TOKENS - 1) / DS_KV_BLOCK_TOKENS)
         return ds_fail(err, DS_E_ARG, "step: %u blocks for %u positions", q->n_blocks, end);
-    for (uint32_t i = 0; i < (end + BLOCK_TOKENS - 1) / BLOCK_TOKENS; i++)
+    for (uint32_t i = 0; i < (end + DS_KV_BLOCK_TOKENS - 1) / DS_KV_BLOCK_TOKENS; i++)
         if (q->blocks[i] >= r->o.n_blocks)
             return ds_fail(err, DS_E_ARG, "step: block %u does not exist", q->blocks[i]);
-    if (q->dec_from > end || (q->dec_from != q->pos && q->tail == DS_RUNNER_NONE) ||
+    if (q->dec_from > end || (q->dec_from != q->pos && q->tail == DS_NONE) ||
         (q->dec_from < q->pos && end - q->dec_from > c->sliding_window))
         return ds_fail(err, DS_E_ARG, "step: decoder from position %u for rows %u .. %u", q->dec_from, q->pos, end);
     if (q->enc_win > q->pos || (q->dec_win > q->dec_from && q->dec_from < end))
@@ -104,7 +104,7 @@ static void add_rows(ds_runner *r, talk *t, const ds_seq *q, uint32_t from, uint
                          .dec_lo = (int32_t)q->dec_win,
                          .store_from = (int32_t)q->store_from,
                          .block0 = like ? like->block0 : t->blocks,
-                         .n_blocks = (from + n + BLOCK_TOKENS - 1) / BLOCK_TOKENS };
+                         .n_blocks = (from + n + DS_KV_BLOCK_TOKENS - 1) / DS_KV_BLOCK_TOKENS };
     if (like) {
         to->src_pos = (int32_t)q->pos;
         to->src_row = like->row0;

@@ -6,6 +6,7 @@
 #include <ds/llm.h>
 
 #include "base/pool.h"
+#include "engine/engine.h"
 #include "model/model.h"
 
 /* What a model computes on. */

@@ -7,9 +7,9 @@
  * place) decides, O(n log n). */
 #include <stdlib.h>
 
+#include "base/none.h"
 #include "token/tokenizer_internal.h"
 
-#define NONE UINT32_MAX
 #define PAIRS 3 /* pairs ever waiting, for each byte: one at first, two more for each merge */
 
 typedef struct {
@@ -23,7 +23,7 @@ typedef struct {
 struct ds_tok_long {
     const ds_tokenizer *t;
     size_t n, cap; /* bytes of this piece; of the longest there is room for */
-    uint32_t *sym; /* NONE: merged into the symbol on its left */
+    uint32_t *sym; /* DS_NONE: merged into the symbol on its left */
     uint32_t *prev, *next;
     void *pairs; /* waiting[PAIRS * cap], or heap_entry */
     size_t n_pairs;
@@ -46,7 +46,7 @@ ds_tok_long *ds_tok_long_create(const ds_tokenizer *t)
         return NULL;
     }
     for (uint32_t i = 0; i < t->n_merges; i++)
-        l->head[i] = NONE;
+        l->head[i] = DS_NONE;
     return l;
 }
 
@@ -100,7 +100,7 @@ static inline void merge_at(ds_tok_long *l, uint32_t at, uint32_t id)
     uint32_t right = l->next[at], after = l->next[right];
 
     l->sym[at] = id;
-    l->sym[right] = NONE;
+    l->sym[right] = DS_NONE;
     l->next[at] = after;
     if (after < l->n)
         l->prev[after] = at;
@@ -132,7 +132,7 @@ static void merge_run(ds_tok_long *l, uint32_t at, uint32_t id)
 {
     uint32_t x = l->sym[at], first, last;
 
-    while (l->prev[at] != NONE && l->sym[l->prev[at]] == x)
+    while (l->prev[at] != DS_NONE && l->sym[l->prev[at]] == x)
         at = l->prev[at];
     first = at;
     do {
@@ -140,7 +140,7 @@ static void merge_run(ds_tok_long *l, uint32_t at, uint32_t id)
         last = at;
         at = l->next[at];
     } while (at < l->n && l->sym[at] == x && l->next[at] < l->n && l->sym[l->next[at]] == x);
-    if (l->prev[first] != NONE)
+    if (l->prev[first] != DS_NONE)
         wait_for(l, rank_at(l, l->prev[first]), l->prev[first]);
     for (at = first;; at = l->next[at]) {
         wait_for(l, rank_at(l, at), at);
@@ -154,18 +154,18 @@ static void empty_bucket(ds_tok_long *l, uint32_t rank)
     const waiting *w = l->pairs;
     uint32_t k = l->head[rank], id = l->t->merge_id[rank];
 
-    l->head[rank] = NONE;
-    for (; k != NONE; k = w[k].link) {
+    l->head[rank] = DS_NONE;
+    for (; k != DS_NONE; k = w[k].link) {
         uint32_t at = w[k].at;
 
-        if (l->sym[at] == NONE || rank_at(l, at) != (int32_t)rank)
+        if (l->sym[at] == DS_NONE || rank_at(l, at) != (int32_t)rank)
             continue; /* one of the two has become something else meanwhile */
         if (l->sym[at] == l->sym[l->next[at]]) {
             merge_run(l, at, id);
             continue;
         }
         merge_at(l, at, id);
-        if (l->prev[at] != NONE)
+        if (l->prev[at] != DS_NONE)
             wait_for(l, rank_at(l, l->prev[at]), l->prev[at]);
         wait_for(l, rank_at(l, at), at);
     }
@@ -239,10 +239,10 @@ static void merge_by_heap(ds_tok_long *l, const uint8_t *p)
         h[0] = h[--l->n_pairs];
         if (l->n_pairs)
             sift_down(h, l->n_pairs, 0);
-        if (l->sym[e.at] == NONE || rank_at(l, e.at) != (int32_t)e.rank)
+        if (l->sym[e.at] == DS_NONE || rank_at(l, e.at) != (int32_t)e.rank)
             continue;
         merge_at(l, e.at, l->t->merge_id[e.rank]);
-        if (l->prev[e.at] != NONE)
+        if (l->prev[e.at] != DS_NONE)
             push(l, rank_at(l, l->prev[e.at]), l->prev[e.at]);
         push(l, rank_at(l, e.at), e.at);
     }
@@ -257,7 +257,7 @@ size_t ds_tok_long_merge(ds_tok_long *l, const uint8_t *p, size_t n, uint32_t *i
     l->n = n;
     for (size_t i = 0; i < n; i++) {
         l->sym[i] = l->t->byte_id[p[i]];
-        l->prev[i] = (uint32_t)i - 1; /* NONE before the first */
+        l->prev[i] = (uint32_t)i - 1; /* DS_NONE before the first */
         l->next[i] = (uint32_t)i + 1; /* n after the last */
     }
     if (l->t->ordered)

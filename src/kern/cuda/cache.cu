@@ -162,7 +162,7 @@ void ds_idx_store_cuda(ds_exec *e, const ds_op_kv_store *a)
 static __global__ void ring_store_kernel(ds_step st, ds_op_ring_store a)
 {
     uint32_t r = blockIdx.x, slot = a.slot[st.seq[r]];
-    if (slot == DS_NO_SLOT || !stays_in_ring(st, r, a.ring.len))
+    if (slot == DS_NONE || !stays_in_ring(st, r, a.ring.len))
         return;
     uint8_t *to = ring_at(a.ring, slot, st.pos[r]);
     for (uint32_t i = threadIdx.x; i < a.ring.rec_bytes; i += blockDim.x)
@@ -180,7 +180,7 @@ void ds_ring_store_cuda(ds_exec *e, const ds_op_ring_store *a)
 static __global__ void ring_load_kernel(ds_step st, ds_op_ring_load a)
 {
     uint32_t r = blockIdx.x, slot = a.slot[st.seq[r]];
-    if (slot == DS_NO_SLOT)
+    if (slot == DS_NONE)
         return;
     const uint8_t *from = ring_at(a.ring, slot, st.pos[r]);
     for (uint32_t i = threadIdx.x; i < a.ring.rec_bytes; i += blockDim.x)
@@ -208,7 +208,7 @@ static __global__ void pool_kernel(ds_step st, ds_op_pool_pairs a, ds_fault *f, 
             k0 = k1 - a.dim;
             z0 = z1 - a.dim;
         } else {
-            const uint8_t *rec = st.slot[s] == DS_NO_SLOT ? NULL : ring_at(a.open, st.slot[s], p - 1);
+            const uint8_t *rec = st.slot[s] == DS_NONE ? NULL : ring_at(a.open, st.slot[s], p - 1);
             if (rec && *(const int32_t *)rec == p - 1) {
                 k0 = (const float *)(rec + 64);
                 z0 = k0 + a.dim;
@@ -230,7 +230,7 @@ static __global__ void pool_kernel(ds_step st, ds_op_pool_pairs a, ds_fault *f, 
 static __global__ void open_kernel(ds_step st, ds_op_pool_pairs a)
 {
     uint32_t r = blockIdx.x, slot = st.slot[st.seq[r]];
-    if (slot == DS_NO_SLOT || !stays_in_ring(st, r, a.open.len))
+    if (slot == DS_NONE || !stays_in_ring(st, r, a.open.len))
         return;
     uint32_t *rec = (uint32_t *)ring_at(a.open, slot, st.pos[r]);
     for (uint32_t i = threadIdx.x; i < 16; i += blockDim.x)

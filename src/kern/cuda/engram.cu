@@ -20,7 +20,7 @@ static __device__ int32_t class_before(const ds_step &st, const ds_op_engram_has
     if (at >= st.pos0[s])
         return class_of_row(st, a, r - back);
     history_rec rec = { -1, DEAD };
-    if (st.slot[s] != DS_NO_SLOT)
+    if (st.slot[s] != DS_NONE)
         rec = *(const history_rec *)ring_at(a.hist, st.slot[s], at);
     if (rec.pos != at) {
         fault(f, DS_FAULT_HISTORY, a.tag, at);
@@ -55,7 +55,7 @@ static __global__ void hash_kernel(ds_step st, ds_op_engram_hash a, ds_fault *f)
 static __global__ void history_kernel(ds_step st, ds_op_engram_hash a)
 {
     uint32_t r = blockIdx.x * blockDim.x + threadIdx.x;
-    if (r >= st.n_rows || st.slot[st.seq[r]] == DS_NO_SLOT || !stays_in_ring(st, r, a.hist.len))
+    if (r >= st.n_rows || st.slot[st.seq[r]] == DS_NONE || !stays_in_ring(st, r, a.hist.len))
         return;
     *(history_rec *)ring_at(a.hist, st.slot[st.seq[r]], st.pos[r]) = { st.pos[r], class_of_row(st, a, r) };
 }

@@ -22,7 +22,7 @@ static void ring_store_rows(void *arg, size_t begin, size_t end, uint32_t member
     (void)member;
     for (size_t r = begin; r < end; r++) {
         uint32_t slot = a->slot[a->step->seq[r]];
-        if (slot != DS_NO_SLOT && stays_in_ring(a->step, (uint32_t)r, a->ring.len))
+        if (slot != DS_NONE && stays_in_ring(a->step, (uint32_t)r, a->ring.len))
             memcpy(ds_ring_at(&a->ring, slot, a->step->pos[r]), (const uint8_t *)a->src + r * a->src_bytes, a->ring.rec_bytes);
     }
 }
@@ -38,7 +38,7 @@ static void ring_load_rows(void *arg, size_t begin, size_t end, uint32_t member)
     (void)member;
     for (size_t r = begin; r < end; r++) {
         uint32_t slot = a->slot[a->step->seq[r]];
-        if (slot != DS_NO_SLOT)
+        if (slot != DS_NONE)
             memcpy((uint8_t *)a->dst + r * a->dst_bytes, ds_ring_at(&a->ring, slot, a->step->pos[r]), a->ring.rec_bytes);
     }
 }
@@ -93,7 +93,7 @@ static void pool_rows(void *arg, size_t begin, size_t end, uint32_t member)
             k0 = k1 - dim;
             z0 = z1 - dim;
         } else {
-            const uint8_t *rec = st->slot[s] == DS_NO_SLOT ? NULL : ds_ring_at(&a->open, st->slot[s], p - 1);
+            const uint8_t *rec = st->slot[s] == DS_NONE ? NULL : ds_ring_at(&a->open, st->slot[s], p - 1);
             if (rec)
                 memcpy(&partner, rec, sizeof partner);
             if (partner != p - 1) {
@@ -117,7 +117,7 @@ void ds_pool_pairs_ref(ds_exec *e, const ds_op_pool_pairs *a)
     ds_exec_for(e, st->n_rows, 1, pool_rows, &(job){ e, a });
     for (uint32_t r = 0; r < st->n_rows; r++) { /* after every reader of the old state */
         uint32_t slot = st->slot[st->seq[r]];
-        if (slot == DS_NO_SLOT || !stays_in_ring(st, r, a->open.len))
+        if (slot == DS_NONE || !stays_in_ring(st, r, a->open.len))
             continue;
         uint8_t *rec = ds_ring_at(&a->open, slot, st->pos[r]);
         memset(rec, 0, 64);

@@ -32,7 +32,7 @@ static int32_t class_before(const job *j, size_t r, uint32_t back)
     if (at >= st->pos0[s])
         return class_of_row(a, r - back);
     history_rec rec = { -1, DEAD };
-    if (st->slot[s] != DS_NO_SLOT)
+    if (st->slot[s] != DS_NONE)
         memcpy(&rec, ds_ring_at(&a->hist, st->slot[s], at), sizeof rec);
     if (rec.pos != at) {
         ds_exec_fault(j->e, DS_FAULT_HISTORY, a->tag, at);
@@ -71,7 +71,7 @@ void ds_engram_hash_ref(ds_exec *e, const ds_op_engram_hash *a)
     ds_exec_for(e, st->n_rows, 1, hash_rows, &(job){ e, a });
     for (uint32_t r = 0; a->store && r < st->n_rows; r++) { /* after every reader of the old state */
         uint32_t s = st->seq[r];
-        if (st->slot[s] == DS_NO_SLOT || st->row0[s] + st->count[s] - r > a->hist.len)
+        if (st->slot[s] == DS_NONE || st->row0[s] + st->count[s] - r > a->hist.len)
             continue;
         history_rec rec = { st->pos[r], class_of_row(a, r) };
         memcpy(ds_ring_at(&a->hist, st->slot[s], st->pos[r]), &rec, sizeof rec);

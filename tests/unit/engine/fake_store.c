@@ -133,7 +133,7 @@ static uint32_t find_buffer(fake_store *s, int kind, const ds_key *key, bool exa
         if ((b->filling || b->full) && ds_key_equal(&b->what.key, key) && !(exact && b->what.approx))
             return i;
     }
-    return DS_STORE_NONE;
+    return DS_NONE;
 }
 
 static uint32_t match(void *ctx, const ds_key *keys, uint32_t n, bool exact)
@@ -143,7 +143,7 @@ static uint32_t match(void *ctx, const ds_key *keys, uint32_t n, bool exact)
     uint32_t i = 0;
 
     must(s->attached && n > 0, "match");
-    while (i < n && (find(s, 0, &keys[i], exact) || find_buffer(s, 0, &keys[i], exact) != DS_STORE_NONE))
+    while (i < n && (find(s, 0, &keys[i], exact) || find_buffer(s, 0, &keys[i], exact) != DS_NONE))
         i++;
     return i < n && i > 0 && chance(s, 3) ? i + 1 : i; /* a promise to try, no more */
 }
@@ -158,9 +158,9 @@ static bool match_state(void *ctx, const ds_key *key, bool exact, uint32_t *dec_
     must(s->attached, "match_state");
     if (r)
         *dec_start = r->dec_start;
-    else if (i != DS_STORE_NONE)
+    else if (i != DS_NONE)
         *dec_start = s->buf[1][i].what.dec_start;
-    return r || i != DS_STORE_NONE;
+    return r || i != DS_NONE;
 }
 
 static uint32_t free_buffer(fake_store *s, int kind)
@@ -170,7 +170,7 @@ static uint32_t free_buffer(fake_store *s, int kind)
     for (uint32_t k = 0; k < n; k++, at = (at + 1) % n)
         if (!s->buf[kind][at].filling && !s->buf[kind][at].full && s->buf[kind][at].lent == 0)
             return at;
-    return DS_STORE_NONE;
+    return DS_NONE;
 }
 
 static ds_store_got lend(fake_store *s, int kind, const ds_key *key, bool exact)
@@ -181,11 +181,11 @@ static ds_store_got lend(fake_store *s, int kind, const ds_key *key, bool exact)
 
     if (chance(s, s->o.fails))
         return (ds_store_got){ .result = DS_STORE_GONE + s->o.rnd(DS_STORE_RESULTS - DS_STORE_GONE) };
-    if (i != DS_STORE_NONE) {
+    if (i != DS_NONE) {
         r = &s->buf[kind][i].what;
     } else if (r) {
         got.buffer = i = free_buffer(s, kind);
-        if (i == DS_STORE_NONE) {
+        if (i == DS_NONE) {
             s->later = true;
             return (ds_store_got){ .result = DS_STORE_BUSY };
         }
@@ -279,12 +279,12 @@ static uint32_t save(void *ctx, const ds_store_item *item)
 
     must(s->attached, "save");
     if (s->closing || chance(s, 5) || find(s, kind, &item->key, !item->approx) ||
-        find_buffer(s, kind, &item->key, !item->approx) != DS_STORE_NONE)
-        return DS_STORE_NONE;
+        find_buffer(s, kind, &item->key, !item->approx) != DS_NONE)
+        return DS_NONE;
     i = free_buffer(s, kind);
-    if (i == DS_STORE_NONE || chance(s, 5)) {
+    if (i == DS_NONE || chance(s, 5)) {
         s->later = true;
-        return item->leaving ? DS_STORE_NONE : DS_STORE_LATER;
+        return item->leaving ? DS_NONE : DS_STORE_LATER;
     }
     s->buf[kind][i] =
         (buffer){ .filling = true,

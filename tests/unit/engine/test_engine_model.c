@@ -376,7 +376,7 @@ static void drafts_kept_to_any_depth(void **state)
             ds_engine *e = make_engine(
                 (ds_engine_opts){ .mode = (ds_engine_mode)mode, .drafts = (int)drafts, .verify_rows = depth % 2 ? 64 : 11 }, NULL);
             ds_gen_stats st;
-            ds_backend_cpu_hook(e->dev, force_depth, &depth);
+            ds_backend_model_hook(e->dev, force_depth, &depth);
             for (uint32_t i = 0; i < N_REQ; i++)
                 add(e, &r[i], i);
             run_all(e);
@@ -605,7 +605,7 @@ static void constrained_texts(void **state)
         for (uint32_t depth = 0; depth <= drafts + 1; depth++) { /* the last: what the model proposes, mostly not allowed */
             ds_engine *e = make_engine((ds_engine_opts){ .mode = (ds_engine_mode)mode, .drafts = (int)drafts }, NULL);
             if (depth <= drafts)
-                ds_backend_cpu_hook(e->dev, force_depth, &depth);
+                ds_backend_model_hook(e->dev, force_depth, &depth);
             for (uint32_t i = 0; i < N_REQ; i++)
                 add(e, &r[i], i);
             run_all(e);

@@ -6,9 +6,8 @@
 #include <sched.h>
 #include <stdatomic.h>
 
-#include <ds/engine.h>
-
 #include "base/rng.h"
+#include "engine/engine.h"
 #include "fault.h"
 #include "gen/many_internal.h"
 

@@ -153,7 +153,7 @@ static ds_ring_view ring(const ds_ring_view *r, const ds_step *st, const uint32_
     ds_ring_view d = *r;
     size_t slots = 0;
     for (uint32_t s = 0; s < st->n_seqs; s++)
-        if (slot[s] != DS_NO_SLOT && slot[s] >= slots)
+        if (slot[s] != DS_NONE && slot[s] >= slots)
             slots = slot[s] + (size_t)1;
     d.base = range_of(r->base, slots * r->slot_bytes, written);
     return d;

@@ -485,7 +485,7 @@ static void stores(void **state)
                 for (int i = 0; i < 2; i++) { /* ref, then the variant */
                     ds_err err;
                     set_step(w[i], starts[step], counts[step]);
-                    w[i]->slot[1] = DS_NO_SLOT;
+                    w[i]->slot[1] = DS_NONE;
                     w[i]->store_from[2] = w[i]->pos0[2] + 2;
                     w[i]->dead[w[i]->row0[2] + 3] = 1;
                     open[i] = calloc(N_SEQS * 4, DS_OPEN_REC(64));

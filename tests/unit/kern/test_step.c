@@ -45,8 +45,8 @@ static const ds_seq_rows seqs[N_SEQS] = {
       .n_blocks = 1,
       .src_pos = 6,
       .src_row = 9 },
-    { .pos0 = 300, .row0 = 3, .count = 1, .slot = 2, .tail = DS_NO_SLOT, .block0 = 1, .n_blocks = 3, .src_pos = 300, .src_row = 4 },
-    { .pos0 = 0, .row0 = 4, .count = 4, .slot = DS_NO_SLOT, .tail = DS_NO_SLOT, .block0 = 4, .n_blocks = 0, .src_pos = 100 },
+    { .pos0 = 300, .row0 = 3, .count = 1, .slot = 2, .tail = DS_NONE, .block0 = 1, .n_blocks = 3, .src_pos = 300, .src_row = 4 },
+    { .pos0 = 0, .row0 = 4, .count = 4, .slot = DS_NONE, .tail = DS_NONE, .block0 = 4, .n_blocks = 0, .src_pos = 100 },
 };
 
 static void rows_of_a_step(void **state)
@@ -349,7 +349,7 @@ static void blocks_begin_behind_the_draws(void **state)
     ds_op_accept op = { .drawn = drawn, .first = first, .n = N, .fill = 99, .seq = seq, .id = id };
 
     for (uint32_t s = 0; s < N; s++)
-        first[s] = (ds_seq_rows){ .pos0 = (int32_t)(100 * s), .row0 = s * B, .count = B, .slot = s + 5, .tail = DS_NO_SLOT, .win_lo = 3 };
+        first[s] = (ds_seq_rows){ .pos0 = (int32_t)(100 * s), .row0 = s * B, .count = B, .slot = s + 5, .tail = DS_NONE, .win_lo = 3 };
     for (int turn = 0; turn < 2; turn++) {
         v->k.accept(&v->e, &op);
         assert_memory_equal(id, want, sizeof want);

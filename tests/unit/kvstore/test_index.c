@@ -33,7 +33,7 @@ static ds_rc insert(ds_index *ix, uint32_t chain, uint32_t from, uint32_t n, uin
 {
     ds_key keys[64];
     uint32_t crc[64];
-    ds_index_hit parent = { .record = DS_INDEX_NONE };
+    ds_index_hit parent = { .record = DS_NONE };
     ds_index_extent x = {
         .segment = segment, .offset = 4096 * (1 + from), .of = n, .n = n, .keys = keys, .crc = crc, .depth = from, .used = 1
     };
@@ -99,7 +99,7 @@ static void like_its_model(void **state)
             assert_int_equal(ds_index_match(ix, keys, LENGTH, false), length[c]);
             assert_int_equal(ds_index_find_many(ix, keys, LENGTH, hits), length[c]);
             for (uint32_t d = 0; d < LENGTH; d++) {
-                assert_int_equal(hits[d].record != DS_INDEX_NONE, d < length[c]);
+                assert_int_equal(hits[d].record != DS_NONE, d < length[c]);
                 if (d < length[c])
                     check_hit(&hits[d], c, d);
             }
@@ -119,7 +119,7 @@ static void forks(void **state)
 
     (void)state;
     assert_ok(ds_index_create(&ix, 10, &err));
-    ds_index_extent x = { .segment = 1, .offset = 4096, .of = 3, .n = 3, .keys = a, .crc = crc, .parent = DS_INDEX_NONE, .used = 5 };
+    ds_index_extent x = { .segment = 1, .offset = 4096, .of = 3, .n = 3, .keys = a, .crc = crc, .parent = DS_NONE, .used = 5 };
     assert_ok(ds_index_insert(ix, &x, NULL, &err));
     assert_true(ds_index_find(ix, &a[0], &h));
     x = (ds_index_extent){
@@ -150,7 +150,7 @@ static void whole_keys_count(void **state)
 
     (void)state;
     assert_ok(ds_index_create(&ix, 4, &err));
-    ds_index_extent x = { .segment = 1, .offset = 4096, .of = 1, .n = 1, .keys = &k, .crc = &crc, .parent = DS_INDEX_NONE };
+    ds_index_extent x = { .segment = 1, .offset = 4096, .of = 1, .n = 1, .keys = &k, .crc = &crc, .parent = DS_NONE };
     assert_ok(ds_index_insert(ix, &x, NULL, &err));
     assert_true(ds_index_find(ix, &k, &h));
     for (int i = 0; i < 256; i++) {

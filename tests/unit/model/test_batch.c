@@ -68,7 +68,7 @@ static ds_seq rows_of(const sequence *s, uint32_t n)
 {
     uint32_t left = (s->pos < s->prompt ? s->prompt : s->total) - s->pos, window = cfg->sliding_window;
     ds_seq q = { .slot = s->slot,
-                 .tail = DS_RUNNER_NONE,
+                 .tail = DS_NONE,
                  .blocks = s->blocks,
                  .n_blocks = 1,
                  .pos = s->pos,

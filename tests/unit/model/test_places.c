@@ -24,7 +24,7 @@ static void a_block_is_890_bytes_a_token(void **state)
     (void)state;
     assert_int_equal(p.block_bytes, 113920);
     for (uint32_t s = 0; s < c.n_kv_sources; s++) { /* without gaps, source by source, entries before keys */
-        uint32_t n = BLOCK_TOKENS / c.compress_ratios[c.kv_source_layer_ids[s]];
+        uint32_t n = DS_KV_BLOCK_TOKENS / c.compress_ratios[c.kv_source_layer_ids[s]];
         assert_int_equal(p.main_off[s], at);
         assert_int_equal(p.idx_off[s], at + n * 288);
         at += n * (288 + 68);

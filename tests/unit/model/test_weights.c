@@ -177,7 +177,7 @@ static void values_of_large_tables(void **state)
     const float *logits;
     uint64_t engram_row = 0;
     float want[512];
-    ds_seq q = { .tail = DS_RUNNER_NONE, .blocks = &block, .n_blocks = 1, .n = 5, .tokens = tokens, .n_logits = 1 };
+    ds_seq q = { .tail = DS_NONE, .blocks = &block, .n_blocks = 1, .n = 5, .tokens = tokens, .n_logits = 1 };
     collector seen = { 0 };
 
     (void)state;
@@ -253,7 +253,7 @@ static void any_alignment(void **state)
     float want[512];
     int32_t tokens[] = { 0, 7, 9, 200, 31 };
     uint32_t block = 0;
-    ds_seq q = { .tail = DS_RUNNER_NONE, .blocks = &block, .n_blocks = 1, .n = 5, .tokens = tokens, .n_logits = 1 };
+    ds_seq q = { .tail = DS_NONE, .blocks = &block, .n_blocks = 1, .n = 5, .tokens = tokens, .n_logits = 1 };
 
     (void)state;
     for (int odd = 0; odd < 2; odd++) {
@@ -328,7 +328,7 @@ static void runs_and_steps(void **state)
     float want[512];
     int32_t tokens[40] = { 0, 1, 2, 3 };
     uint32_t blocks[] = { 0, 1 };
-    const ds_seq good = { .tail = DS_RUNNER_NONE, .blocks = blocks, .n_blocks = 2, .n = 4, .tokens = tokens, .n_logits = 1 };
+    const ds_seq good = { .tail = DS_NONE, .blocks = blocks, .n_blocks = 2, .n = 4, .tokens = tokens, .n_logits = 1 };
     ds_seq q, two[2];
 
     (void)state;

@@ -79,7 +79,7 @@ typedef struct {
     uint32_t n_done;  /* of these */
     bool stop, started;
     pthread_t thread;
-} cpu_dev;
+} model_dev;
 
 static ds_runner_opts runner_opts(const ds_backend_size *s, ds_pool *pool)
 {
@@ -106,7 +106,7 @@ static uint64_t mask_bytes(const ds_model_layout *lay, const ds_backend_size *si
     return ds_masks_words_bytes(size->max_seqs, size->no_drafts ? 0 : drafts_of(lay), ((size_t)lay->vocab + 31) / 32);
 }
 
-bool ds_backend_cpu_bytes(const ds_model *m, const ds_backend_size *size, ds_runner_size *out)
+bool ds_backend_model_bytes(const ds_model *m, const ds_backend_size *size, ds_runner_size *out)
 {
     ds_runner_opts o = runner_opts(size, NULL);
     ds_model_layout lay;
@@ -120,13 +120,13 @@ bool ds_backend_cpu_bytes(const ds_model *m, const ds_backend_size *size, ds_run
 
 /* ---- operations -------------------------------------------------------------------------------------------------- */
 
-static void copy_slot(cpu_dev *d, uint32_t src, uint32_t dst)
+static void copy_slot(model_dev *d, uint32_t src, uint32_t dst)
 {
     ds_runner_copy_slot(d->run, src, dst);
     d->slot[dst] = d->slot[src];
 }
 
-static void save_slot(cpu_dev *d, const ds_dev_op *op)
+static void save_slot(model_dev *d, const ds_dev_op *op)
 {
     uint8_t *to = d->base.stage.states + op->dst * d->base.stage.state_bytes;
     const live *l = &d->slot[op->src];
@@ -141,7 +141,7 @@ static void save_slot(cpu_dev *d, const ds_dev_op *op)
     ds_runner_save_slot(d->run, op->src, to + DS_KV_STATE_HEADER);
 }
 
-static void load_slot(cpu_dev *d, const ds_dev_op *op)
+static void load_slot(model_dev *d, const ds_dev_op *op)
 {
     const uint8_t *from = d->base.stage.states + op->src * d->base.stage.state_bytes;
     ds_kv_state s;
@@ -154,7 +154,7 @@ static void load_slot(cpu_dev *d, const ds_dev_op *op)
     d->slot[op->dst] = (live){ .decoding = s.decoding, .ended = s.ended, .pos = s.pos, .next = s.next };
 }
 
-static void run_op(cpu_dev *d, const ds_dev_op *op)
+static void run_op(model_dev *d, const ds_dev_op *op)
 {
     const ds_store_stage *stage = &d->base.stage;
 
@@ -187,7 +187,7 @@ static void run_op(cpu_dev *d, const ds_dev_op *op)
 /* ---- drafts ------------------------------------------------------------------------------------------------------ */
 
 /* The drafts of all sequences together stay within the step's rows: the least likely ends go first. */
-static void cut_to_budget(cpu_dev *d, uint32_t budget, float least_chance)
+static void cut_to_budget(model_dev *d, uint32_t budget, float least_chance)
 {
     uint32_t total = 0;
 
@@ -218,7 +218,7 @@ static ds_draft_seq draft_seq(const ds_dev_rows *r, uint32_t pos, int32_t token)
                            .index = pos + 1 - r->sample->n_prompt };
 }
 
-static void take_drafts(cpu_dev *d, const ds_dev_step *s, job *j, const int32_t *ids, const float *conf)
+static void take_drafts(model_dev *d, const ds_dev_step *s, job *j, const int32_t *ids, const float *conf)
 {
     const ds_dev_sample *sample = s->rows[j->row].sample;
     float chance = 1.0f;
@@ -232,7 +232,7 @@ static void take_drafts(cpu_dev *d, const ds_dev_step *s, job *j, const int32_t 
 }
 
 /* Waits for the drafts that were made ahead, before anything else is put on the device. */
-static void fetch_ahead(cpu_dev *d)
+static void fetch_ahead(model_dev *d)
 {
     uint64_t begin = ds_now_ns();
     ds_err err;
@@ -245,7 +245,7 @@ static void fetch_ahead(cpu_dev *d)
 }
 
 /* Drafts of the step before that stand behind this job's token; -1: none. */
-static int64_t ahead_for(const cpu_dev *d, const ds_dev_rows *r, const job *j)
+static int64_t ahead_for(const model_dev *d, const ds_dev_rows *r, const job *j)
 {
     for (uint32_t k = 0; k < d->n_ahead; k++)
         if (d->ahead[k] == r->slot)
@@ -253,7 +253,7 @@ static int64_t ahead_for(const cpu_dev *d, const ds_dev_rows *r, const job *j)
     return -1;
 }
 
-static void make_drafts(cpu_dev *d, ds_dev_step *s)
+static void make_drafts(model_dev *d, ds_dev_step *s)
 {
     uint32_t n = 0, B = d->base.drafts, group;
     uint64_t begin = ds_now_ns();
@@ -293,7 +293,7 @@ static void make_drafts(cpu_dev *d, ds_dev_step *s)
 /* ---- masks ------------------------------------------------------------------------------------------------------- */
 
 /* Questions go out when the drafts are known, so that they are answered during the pass. */
-static void ask_for_masks(cpu_dev *d, const ds_dev_step *s)
+static void ask_for_masks(model_dev *d, const ds_dev_step *s)
 {
     for (uint32_t i = 0; i < d->n_jobs; i++) {
         job *j = &d->jobs[i];
@@ -303,14 +303,14 @@ static void ask_for_masks(cpu_dev *d, const ds_dev_step *s)
     }
 }
 
-static void cpu_forget(ds_backend *b, ds_dev_sample *s, uint32_t slot)
+static void dev_forget(ds_backend *b, ds_dev_sample *s, uint32_t slot)
 {
     (void)s;
-    ds_masks_forget(((cpu_dev *)b)->masks, slot);
+    ds_masks_forget(((model_dev *)b)->masks, slot);
 }
 
 /* The masks of a job's rows. False: they aren't there yet. */
-static bool masks_of(cpu_dev *d, job *j, ds_sample_rows *q)
+static bool masks_of(model_dev *d, job *j, ds_sample_rows *q)
 {
     const ds_dev_rows *r = &d->now->rows[j->row];
     uint32_t rows = 0;
@@ -324,7 +324,7 @@ static bool masks_of(cpu_dev *d, job *j, ds_sample_rows *q)
 }
 
 /* A row that is held back is computed again as a decoding one, of a token. */
-static bool can_be_held(const cpu_dev *d, const job *j)
+static bool can_be_held(const model_dev *d, const job *j)
 {
     const ds_dev_rows *r = &d->now->rows[j->row];
 
@@ -332,7 +332,7 @@ static bool can_be_held(const cpu_dev *d, const job *j)
 }
 
 /* Nothing can be drawn until more masks are there: waits for one, or holds back who waits. */
-static void wait_for_masks(cpu_dev *d)
+static void wait_for_masks(model_dev *d)
 {
     bool others = false, late = false;
 
@@ -374,7 +374,7 @@ static void remember(ds_dev_sample *s, int32_t token)
 }
 
 /* What the rules leave of each row's mask, or of all tokens where there is none. */
-static void apply_rules(cpu_dev *d, const job *j, ds_sample_rows *q, uint32_t *words)
+static void apply_rules(model_dev *d, const job *j, ds_sample_rows *q, uint32_t *words)
 {
     const ds_dev_sample *s = d->now->rows[j->row].sample;
     int32_t tail[DS_RULES_MAX_LENGTH + DS_DEV_MAX_DRAFTS];
@@ -392,7 +392,7 @@ static void apply_rules(cpu_dev *d, const job *j, ds_sample_rows *q, uint32_t *w
 }
 
 /* What is drawn for a job. False: not yet. */
-static bool ask(cpu_dev *d, job *j, ds_sample_rows *q)
+static bool ask(model_dev *d, job *j, ds_sample_rows *q)
 {
     const ds_dev_rows *r = &d->now->rows[j->row];
     const ds_dev_sample *s = r->sample;
@@ -412,7 +412,7 @@ static bool ask(cpu_dev *d, job *j, ds_sample_rows *q)
     return true;
 }
 
-static void take_draws(const cpu_dev *d, job *j, const ds_drawn *drawn, const ds_logprob *top)
+static void take_draws(const model_dev *d, job *j, const ds_drawn *drawn, const ds_logprob *top)
 {
     const ds_dev_rows *r = &d->now->rows[j->row];
     ds_dev_sample *s = r->sample;
@@ -433,7 +433,7 @@ static void take_draws(const cpu_dev *d, job *j, const ds_drawn *drawn, const ds
 
 /* Log-probabilities of the prompt's tokens, each from the row in front of it. Rare, and so done by the host, on
  * copies. */
-static ds_rc score_prompt(cpu_dev *d, const ds_dev_rows *r, uint32_t first)
+static ds_rc score_prompt(model_dev *d, const ds_dev_rows *r, uint32_t first)
 {
     ds_dev_sample *s = r->sample;
     uint32_t V = d->base.vocab, top = s->n_prompt_top;
@@ -459,7 +459,7 @@ static ds_rc score_prompt(cpu_dev *d, const ds_dev_rows *r, uint32_t first)
 }
 
 /* What a job's n logits, from row `first` of the step's on, are for. */
-static void use_logits(const cpu_dev *d, job *j, uint32_t first, uint32_t n)
+static void use_logits(const model_dev *d, job *j, uint32_t first, uint32_t n)
 {
     const ds_dev_rows *r = &d->now->rows[j->row];
     bool scored = !r->decode && r->all_logits;
@@ -470,7 +470,7 @@ static void use_logits(const cpu_dev *d, job *j, uint32_t first, uint32_t n)
 
 /* Drafts for the next step, made while the host looks at what this one drew: on a device that works beside it, and
  * where all draws are made at once, for a second round needs the logits, and drafts take their place. */
-static void draft_ahead(cpu_dev *d, const job *jobs, uint32_t n_jobs, uint32_t n)
+static void draft_ahead(model_dev *d, const job *jobs, uint32_t n_jobs, uint32_t n)
 {
     uint32_t B = d->base.drafts;
     bool some = false, all = d->base.device->async && n == n_jobs && n * B <= d->size.max_rows;
@@ -489,7 +489,7 @@ static void draft_ahead(cpu_dev *d, const job *jobs, uint32_t n_jobs, uint32_t n
 }
 
 /* One round of draws, of all jobs whose masks are there. 0: of none; *late: masks of some aren't there. */
-static uint32_t put_draws(cpu_dev *d, job *jobs, uint32_t n_jobs, bool *late)
+static uint32_t put_draws(model_dev *d, job *jobs, uint32_t n_jobs, bool *late)
 {
     ds_sample_rows *rows = ds_runner_sample_rows(d->run);
     uint32_t n = 0;
@@ -508,7 +508,7 @@ static uint32_t put_draws(cpu_dev *d, job *jobs, uint32_t n_jobs, bool *late)
     return n;
 }
 
-static void take_round(cpu_dev *d, job *jobs, uint32_t n)
+static void take_round(model_dev *d, job *jobs, uint32_t n)
 {
     const ds_logprob *top;
     const ds_drawn *drawn = ds_runner_drawn(d->run, &top);
@@ -524,7 +524,7 @@ static void take_round(cpu_dev *d, job *jobs, uint32_t n)
 }
 
 /* Jobs from number `kept` on left the step that ran: they are as good as never begun. */
-static void forget(cpu_dev *d, ds_dev_step *s, uint32_t kept)
+static void forget(model_dev *d, ds_dev_step *s, uint32_t kept)
 {
     s->cut = s->cut || kept < d->n_jobs;
     while (d->n_jobs > kept)
@@ -533,7 +533,7 @@ static void forget(cpu_dev *d, ds_dev_step *s, uint32_t kept)
 
 /* Rows of n jobs through the model, and tokens from their logits. The host waits once, but for masks that
  * come late and for scores. A failure: nothing was drawn. */
-static ds_rc pass(cpu_dev *d, job *jobs, const ds_seq *seqs, uint32_t n_jobs, ds_err *err)
+static ds_rc pass(model_dev *d, job *jobs, const ds_seq *seqs, uint32_t n_jobs, ds_err *err)
 {
     uint64_t begin = ds_now_ns(), now;
     uint32_t logits = 0, n;
@@ -583,10 +583,10 @@ static ds_rc pass(cpu_dev *d, job *jobs, const ds_seq *seqs, uint32_t n_jobs, ds
 
 /* ---- a step ------------------------------------------------------------------------------------------------------ */
 
-static ds_seq rows_of(const cpu_dev *d, const job *j)
+static ds_seq rows_of(const model_dev *d, const job *j)
 {
     const ds_dev_rows *r = &d->now->rows[j->row];
-    ds_seq q = { .slot = r->slot, .tail = DS_RUNNER_NONE, .blocks = r->blocks, .n_blocks = r->n_blocks, .pos = j->pos };
+    ds_seq q = { .slot = r->slot, .tail = DS_NONE, .blocks = r->blocks, .n_blocks = r->n_blocks, .pos = j->pos };
 
     if (r->decode) {
         q.n = 1 + j->drafts;
@@ -597,10 +597,10 @@ static ds_seq rows_of(const cpu_dev *d, const job *j)
     }
     q.gone = &r->sample->stopped;
     q.n = r->n;
-    q.tail = r->tail == DS_DEV_NONE ? DS_RUNNER_NONE : r->tail;
+    q.tail = r->tail == DS_NONE ? DS_NONE : r->tail;
     q.tokens = r->tokens;
     q.image = r->image;
-    q.before = r->n_before == DS_DEV_NONE ? NULL : r->before;
+    q.before = r->n_before == DS_NONE ? NULL : r->before;
     q.enc_win = r->enc_win;
     q.store_from = r->store_from;
     q.dec_from = r->dec_from;
@@ -609,7 +609,7 @@ static ds_seq rows_of(const cpu_dev *d, const job *j)
     return q;
 }
 
-static void collect_jobs(cpu_dev *d, ds_dev_step *s)
+static void collect_jobs(model_dev *d, ds_dev_step *s)
 {
     d->n_jobs = 0;
     for (uint32_t i = 0; i < s->n_rows; i++) {
@@ -638,7 +638,7 @@ static void collect_jobs(cpu_dev *d, ds_dev_step *s)
 }
 
 /* All sequences in one pass; if that fails each alone, so that only the guilty ones fail. */
-static void forward(cpu_dev *d, ds_dev_step *s)
+static void forward(model_dev *d, ds_dev_step *s)
 {
     uint32_t n;
     ds_err err;
@@ -662,7 +662,7 @@ static void forward(cpu_dev *d, ds_dev_step *s)
     }
 }
 
-static void update(cpu_dev *d, ds_dev_step *s, const job *j)
+static void update(model_dev *d, ds_dev_step *s, const job *j)
 {
     const ds_dev_rows *r = &s->rows[j->row];
     ds_dev_out *out = &s->out[j->row];
@@ -687,13 +687,13 @@ static void update(cpu_dev *d, ds_dev_step *s, const job *j)
     s->q += n;
     s->qc += (double)n * j->pos;
     s->qq += (double)n * n;
-    if (r->save_to != DS_DEV_NONE && !j->held && l->pos / DS_BLOCK_TOKENS > j->pos / DS_BLOCK_TOKENS) {
+    if (r->save_to != DS_NONE && !j->held && l->pos / DS_KV_BLOCK_TOKENS > j->pos / DS_KV_BLOCK_TOKENS) {
         copy_slot(d, r->slot, r->save_to);
         out->saved = true;
     }
 }
 
-static void run_step(cpu_dev *d, ds_dev_step *s)
+static void run_step(model_dev *d, ds_dev_step *s)
 {
     uint64_t begin = ds_now_ns();
     bool staged = false;
@@ -726,7 +726,7 @@ static void run_step(cpu_dev *d, ds_dev_step *s)
 
 static void *device(void *arg)
 {
-    cpu_dev *d = arg;
+    model_dev *d = arg;
 
     pthread_mutex_lock(&d->mu);
     for (;;) {
@@ -746,9 +746,9 @@ static void *device(void *arg)
     return NULL;
 }
 
-static void cpu_submit(ds_backend *b, ds_dev_step *s)
+static void dev_submit(ds_backend *b, ds_dev_step *s)
 {
-    cpu_dev *d = (cpu_dev *)b;
+    model_dev *d = (model_dev *)b;
 
     pthread_mutex_lock(&d->mu);
     assert(d->n_queue < DS_DEV_DEPTH);
@@ -757,9 +757,9 @@ static void cpu_submit(ds_backend *b, ds_dev_step *s)
     pthread_mutex_unlock(&d->mu);
 }
 
-static void cpu_wait(ds_backend *b, ds_dev_step *s)
+static void dev_wait(ds_backend *b, ds_dev_step *s)
 {
-    cpu_dev *d = (cpu_dev *)b;
+    model_dev *d = (model_dev *)b;
 
     pthread_mutex_lock(&d->mu);
     while (d->n_done == 0)
@@ -773,9 +773,9 @@ static void cpu_wait(ds_backend *b, ds_dev_step *s)
     pthread_mutex_unlock(&d->mu);
 }
 
-static void cpu_destroy(ds_backend *b)
+static void dev_destroy(ds_backend *b)
 {
-    cpu_dev *d = (cpu_dev *)b;
+    model_dev *d = (model_dev *)b;
 
     if (d->started) {
         pthread_mutex_lock(&d->mu);
@@ -804,14 +804,14 @@ static void cpu_destroy(ds_backend *b)
     free(d);
 }
 
-void ds_backend_cpu_hook(ds_backend *b, ds_draft_hook *fn, void *ctx)
+void ds_backend_model_hook(ds_backend *b, ds_draft_hook *fn, void *ctx)
 {
-    cpu_dev *d = (cpu_dev *)b;
+    model_dev *d = (model_dev *)b;
     d->hook = fn;
     d->hook_ctx = ctx;
 }
 
-static ds_rc take_stage(cpu_dev *d, ds_err *err)
+static ds_rc take_stage(model_dev *d, ds_err *err)
 {
     ds_store_stage *s = &d->base.stage;
 
@@ -828,7 +828,7 @@ static ds_rc take_stage(cpu_dev *d, ds_err *err)
     return DS_OK;
 }
 
-static ds_rc take(cpu_dev *d, const ds_model_layout *lay, ds_err *err)
+static ds_rc take(model_dev *d, const ds_model_layout *lay, ds_err *err)
 {
     uint32_t n = d->size.max_seqs, *words;
     ds_rc rc;
@@ -852,10 +852,10 @@ static ds_rc take(cpu_dev *d, const ds_model_layout *lay, ds_err *err)
     return rc == DS_OK ? ds_masks_create(&d->masks, n, d->size.no_drafts ? 0 : drafts_of(lay), words, d->n_words, err) : rc;
 }
 
-ds_rc ds_backend_cpu_create(ds_backend **out, const ds_model *m, ds_pool *pool, const ds_backend_size *size, ds_err *err)
+ds_rc ds_backend_model_create(ds_backend **out, const ds_model *m, ds_pool *pool, const ds_backend_size *size, ds_err *err)
 {
-    static const ds_backend_fns fns = { cpu_submit, cpu_wait, cpu_destroy, cpu_forget };
-    cpu_dev *d = calloc(1, sizeof *d);
+    static const ds_backend_fns fns = { dev_submit, dev_wait, dev_destroy, dev_forget };
+    model_dev *d = calloc(1, sizeof *d);
     ds_runner_opts ro = runner_opts(size, pool);
     ds_model_layout lay;
     ds_rc rc;
@@ -895,7 +895,7 @@ ds_rc ds_backend_cpu_create(ds_backend **out, const ds_model *m, ds_pool *pool, 
     if (rc == DS_OK && (started = pthread_create(&d->thread, NULL, device, d)) != 0)
         rc = ds_fail(err, DS_E_IO, "engine: the device's thread can't start: %s", strerror(started));
     if (rc != DS_OK) {
-        cpu_destroy(&d->base);
+        dev_destroy(&d->base);
         return rc;
     }
     d->started = true;
