@@ -14,15 +14,15 @@ enum { DEFAULT_HEDGE_NS = 10000000, STOP_NS = 10000000 };
 typedef struct {
     uint8_t *buf; /* aligned, buf_bytes */
     size_t buf_bytes;
-    bool busy;         /* an operation is in flight that writes to buf */
-    uint32_t call;     /* which call it is of */
-    size_t skip, want; /* bytes of buf in front of the record; that must have arrived */
-    struct __kernel_timespec stall;
+    bool busy;              /* an operation is in flight that writes to buf */
+    uint32_t call;          /* which call it is of */
+    size_t skip, want;      /* bytes of buf in front of the record; that must have arrived */
+    uint64_t stalled_until; /* a test has it so: no operation, and a failure then; 0: not */
 } lane;
 
 struct ds_volume_reader {
     ds_volume *v;
-    struct io_uring ring;
+    ds_files_queue *queue;
     lane lane[DS_SEG_MAX_DEVICES];
     uint8_t *decoded; /* [k] shards that had to be computed */
     size_t decoded_bytes;
@@ -44,38 +44,50 @@ typedef struct {
 ds_rc ds_volume_reader_create(ds_volume_reader **out, ds_volume *v, ds_err *err)
 {
     ds_volume_reader *r = calloc(1, sizeof *r);
-    int e;
+    ds_rc rc;
 
     *out = NULL;
     if (!r)
         return ds_fail(err, DS_E_NOMEM, "out of memory");
     r->v = v;
-    e = io_uring_queue_init(2 * DS_SEG_MAX_DEVICES, &r->ring, 0);
-    if (e) {
+    rc = v->files->ops->queue_create(&r->queue, v->files, err);
+    if (rc != DS_OK) {
         free(r);
-        return ds_fail(err, DS_E_IO, "io_uring: %s", strerror(-e));
+        return rc;
     }
     *out = r;
     return DS_OK;
 }
 
-/* Takes one completion: the lane that it is of, or NULL when none came until then. */
+/* A lane whose stall is over by then, or NULL. *until_ns: when the next is over, if that is earlier. */
+static lane *stalled(ds_volume_reader *r, uint64_t *until_ns)
+{
+    uint64_t now = ds_now_ns();
+
+    for (uint32_t d = 0; d < r->v->n; d++) {
+        lane *l = &r->lane[d];
+        if (l->stalled_until && l->stalled_until <= now)
+            return l;
+        if (l->stalled_until && l->stalled_until < *until_ns)
+            *until_ns = l->stalled_until;
+    }
+    return NULL;
+}
+
+/* Takes one answer: the lane that it is of, or NULL when none came until then. */
 static lane *complete(ds_volume_reader *r, uint64_t until_ns, int *res)
 {
-    struct io_uring_cqe *c = NULL;
-    lane *l;
+    lane *l = r->v->faults ? stalled(r, &until_ns) : NULL;
 
-    while (io_uring_peek_cqe(&r->ring, &c) != 0) {
-        uint64_t now = ds_now_ns(), left = until_ns > now ? until_ns - now : 0;
-        struct __kernel_timespec t = { .tv_sec = (long long)(left / 1000000000), .tv_nsec = (long long)(left % 1000000000) };
-        if (left == 0)
+    if (l) {
+        l->stalled_until = 0;
+        *res = -ETIME;
+    } else {
+        int d = r->v->files->ops->answer(r->queue, until_ns, res);
+        if (d < 0)
             return NULL;
-        if (io_uring_wait_cqe_timeout(&r->ring, &c, &t) == 0)
-            break;
+        l = &r->lane[d];
     }
-    l = &r->lane[io_uring_cqe_get_data64(c)];
-    *res = c->res;
-    io_uring_cqe_seen(&r->ring, c);
     l->busy = false;
     r->in_flight--;
     return l;
@@ -89,7 +101,7 @@ void ds_volume_reader_destroy(ds_volume_reader *r)
         return;
     while (r->in_flight) /* they write to our buffers */
         complete(r, ds_now_ns() + 1000000000, &res);
-    io_uring_queue_exit(&r->ring);
+    r->v->files->ops->queue_destroy(r->queue);
     for (uint32_t d = 0; d < DS_SEG_MAX_DEVICES; d++)
         free(r->lane[d].buf);
     free(r->decoded);
@@ -116,7 +128,6 @@ static bool ask(call *c, uint32_t d)
     uint64_t at = c->p->offset + ds_seg_record_at(c->p->of, c->p->at, h->shard_bytes), from = at / DS_SEG_ALIGN * DS_SEG_ALIGN;
     size_t skip = (size_t)(at - from), want = skip + DS_SEG_RECORD_HEADER + h->shard_bytes,
            whole = (want + DS_SEG_ALIGN - 1) / DS_SEG_ALIGN * DS_SEG_ALIGN;
-    struct io_uring_sqe *q;
 
     if (c->asked[d] || l->busy || c->s->fd[d] < 0)
         return false;
@@ -124,15 +135,11 @@ static bool ask(call *c, uint32_t d)
         c->nomem = true;
         return false;
     }
-    q = io_uring_get_sqe(&r->ring); /* room for two a device, and a lane has at most one in flight */
     uint64_t stall = r->v->faults ? r->v->faults->stall_ns(r->v->faults->ctx, d) : 0;
-    if (stall) {
-        l->stall = (struct __kernel_timespec){ .tv_sec = (long long)(stall / 1000000000), .tv_nsec = (long long)(stall % 1000000000) };
-        io_uring_prep_timeout(q, &l->stall, 0, 0);
-    } else {
-        io_uring_prep_read(q, c->s->fd[d], l->buf, (unsigned)whole, from);
-    }
-    io_uring_sqe_set_data64(q, d);
+    if (stall)
+        l->stalled_until = ds_now_ns() + stall;
+    else
+        r->v->files->ops->ask(r->queue, d, c->s->fd[d], h->segment, l->buf, whole, from);
     l->skip = skip;
     l->want = want;
     l->busy = true;
@@ -238,7 +245,6 @@ static ds_read_result gather(call *c, const ds_read_opts *o)
             ask_more(c, k - c->n_have - c->waiting);
         if (c->n_have + c->waiting < k && r->in_flight == c->waiting) /* nobody is left to ask */
             return c->info.bad ? DS_READ_CORRUPT : DS_READ_IO;
-        io_uring_submit(&r->ring);
         l = complete(r, until, &res);
         if (l && l->call == r->call)
             take(c, l, res);
@@ -276,7 +282,7 @@ ds_read_result ds_volume_read(ds_volume_reader *r, const ds_volume_place *p, con
         result = assemble(&c, out);
     if (c.nomem && result != DS_READ_OK)
         result = DS_READ_IO;
-    ds_vol_give(c.s);
+    ds_vol_give(r->v, c.s);
     if (info)
         *info = c.info;
     return result;

@@ -1,13 +1,6 @@
 /* What is there when a store is opened: by the footers of sealed segments, by the extents' headers of others. */
-#include <assert.h>
-#include <dirent.h>
-#include <errno.h>
-#include <fcntl.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "kvstore/volume_internal.h"
 
@@ -23,32 +16,20 @@ static int ascending(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-/* Adds the segments of a directory. False: out of memory, or the directory can't be read (errno). */
-static bool list_directory(numbers *l, int dir)
+static bool add_number(void *ctx, uint64_t segment)
 {
-    int fd = openat(dir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    DIR *d = fd < 0 ? NULL : fdopendir(fd);
-    bool ok = d != NULL;
+    numbers *l = ctx;
 
-    if (!d && fd >= 0)
-        close(fd);
-    for (struct dirent *e; ok && (e = readdir(d));) {
-        if (strlen(e->d_name) != 20 || strcmp(e->d_name + 16, ".seg") != 0 || strspn(e->d_name, "0123456789abcdef") != 16)
-            continue;
-        if (l->n == l->cap) {
-            size_t cap = l->cap ? 2 * l->cap : 256;
-            uint64_t *p = realloc(l->id, cap * sizeof *p);
-            ok = p != NULL;
-            if (!ok)
-                break;
-            l->id = p;
-            l->cap = cap;
-        }
-        l->id[l->n++] = strtoull(e->d_name, NULL, 16);
+    if (l->n == l->cap) {
+        size_t cap = l->cap ? 2 * l->cap : 256;
+        uint64_t *p = realloc(l->id, cap * sizeof *p);
+        if (!p)
+            return false;
+        l->id = p;
+        l->cap = cap;
     }
-    if (d)
-        closedir(d);
-    return ok;
+    l->id[l->n++] = segment;
+    return true;
 }
 
 /* All segments that any device has a file of, each once. */
@@ -56,9 +37,11 @@ static ds_rc list_all(ds_volume *v, numbers *l, ds_err *err)
 {
     size_t kept = 0;
 
-    for (uint32_t d = 0; d < v->n; d++)
-        if (v->dir[d] >= 0 && !list_directory(l, v->dir[d]))
-            return ds_fail(err, errno == ENOMEM ? DS_E_NOMEM : DS_E_IO, "%s: can't be read: %s", v->name[d], strerror(errno));
+    for (uint32_t d = 0; d < v->n; d++) {
+        ds_rc rc = v->missing & 1u << d ? DS_OK : v->files->ops->list(v->files, d, add_number, l, err);
+        if (rc != DS_OK)
+            return rc;
+    }
     if (l->n)
         qsort(l->id, l->n, sizeof *l->id, ascending);
     for (size_t i = 0; i < l->n; i++)
@@ -66,22 +49,6 @@ static ds_rc list_all(ds_volume *v, numbers *l, ds_err *err)
             l->id[kept++] = l->id[i];
     l->n = kept;
     return DS_OK;
-}
-
-/* n bytes at `at`, both multiples of DS_SEG_ALIGN, dst aligned so; false: an error, or the file ends before. */
-static bool read_at(int fd, uint8_t *dst, size_t n, uint64_t at)
-{
-    while (n) {
-        ssize_t r = pread(fd, dst, n, (off_t)at);
-        if (r < 0 && errno == EINTR)
-            continue;
-        if (r <= 0)
-            return false;
-        dst += r;
-        at += (uint64_t)r;
-        n -= (size_t)r;
-    }
-    return true;
 }
 
 typedef struct {
@@ -103,6 +70,11 @@ static bool room(recovery *r, size_t n)
     return r->page != NULL;
 }
 
+static bool read_at(recovery *r, uint32_t d, size_t n, uint64_t at)
+{
+    return r->v->files->ops->read(r->v->files, d, r->s->fd[d], r->s->h.segment, r->page, n, at);
+}
+
 static bool same_segment(const ds_seg_header *a, const ds_seg_header *b)
 {
     ds_seg_header x = *a, y = *b;
@@ -122,16 +94,14 @@ static uint32_t open_files(recovery *r, uint64_t segment)
     bool ok[DS_SEG_MAX_DEVICES] = { false };
     uint32_t most = 0;
 
+    s->h.segment = segment;
     for (uint32_t d = 0; d < v->n; d++) {
-        struct stat st;
-        s->fd[d] = v->dir[d] < 0 ? -1 : ds_vol_open_file(v, d, segment);
-        if (s->fd[d] < 0 || fstat(s->fd[d], &st) != 0 || !S_ISREG(st.st_mode))
+        s->fd[d] = v->missing & 1u << d ? -1 : v->files->ops->open_read(v->files, d, segment);
+        if (s->fd[d] < 0 || !v->files->ops->size(v->files, d, s->fd[d], segment, &r->bytes[d]))
             continue;
-        r->bytes[d] = (uint64_t)st.st_size;
         s->file_bytes += r->bytes[d];
-        ok[d] = read_at(s->fd[d], r->page, DS_SEG_HEADER_BYTES, 0) && ds_seg_header_read(&head[d], r->page, NULL) == DS_OK &&
-                head[d].device == d && head[d].segment == segment && head[d].k == v->k && head[d].m == v->m &&
-                memcmp(head[d].store, v->store, 16) == 0;
+        ok[d] = read_at(r, d, DS_SEG_HEADER_BYTES, 0) && ds_seg_header_read(&head[d], r->page, NULL) == DS_OK && head[d].device == d &&
+                head[d].segment == segment && head[d].k == v->k && head[d].m == v->m && memcmp(head[d].store, v->store, 16) == 0;
     }
     for (uint32_t d = 0; d < v->n; d++) {
         uint32_t same = 0;
@@ -144,7 +114,7 @@ static uint32_t open_files(recovery *r, uint64_t segment)
     }
     for (uint32_t d = 0; d < v->n; d++)
         if (s->fd[d] >= 0 && !(most && ok[d] && same_segment(&head[d], &s->h))) {
-            close(s->fd[d]);
+            v->files->ops->close_read(v->files, d, s->fd[d]);
             s->fd[d] = -1;
         }
     return most;
@@ -156,13 +126,12 @@ static ds_rc read_footer(recovery *r, uint32_t d, ds_volume_found_fn *found, voi
     ds_vol_segment *s = r->s;
     uint64_t size = r->bytes[d], at, n;
 
-    if (size % DS_SEG_ALIGN || size < DS_SEG_HEADER_BYTES + ds_seg_footer_bytes(0) ||
-        !read_at(s->fd[d], r->page, DS_SEG_ALIGN, size - DS_SEG_ALIGN) ||
+    if (size % DS_SEG_ALIGN || size < DS_SEG_HEADER_BYTES + ds_seg_footer_bytes(0) || !read_at(r, d, DS_SEG_ALIGN, size - DS_SEG_ALIGN) ||
         !ds_seg_tail_read(&at, r->page + DS_SEG_ALIGN - DS_SEG_TAIL_BYTES, size))
         return DS_E_FORMAT;
     if (!room(r, size - at))
         return ds_fail(err, DS_E_NOMEM, "out of memory for a footer of %llu bytes", (unsigned long long)(size - at));
-    if (!read_at(s->fd[d], r->page, size - at, at) || ds_seg_footer_read(&n, r->page, size - at, at, &s->h, NULL) != DS_OK)
+    if (!read_at(r, d, size - at, at) || ds_seg_footer_read(&n, r->page, size - at, at, &s->h, NULL) != DS_OK)
         return DS_E_FORMAT;
     if (!s->used) { /* it is being recovered, and nobody else knows it */
         s->used = at;
@@ -182,11 +151,11 @@ static bool extent_whole(recovery *r, uint32_t d, uint64_t at, ds_seg_extent *x)
     uint64_t left = r->bytes[d] > at ? r->bytes[d] - at : 0, bytes;
     size_t head = left < DS_SEG_ALIGN ? (size_t)left : DS_SEG_ALIGN;
 
-    if (head < DS_SEG_ALIGN || !room(r, DS_SEG_ALIGN) || !read_at(r->s->fd[d], r->page, DS_SEG_ALIGN, at) ||
+    if (head < DS_SEG_ALIGN || !room(r, DS_SEG_ALIGN) || !read_at(r, d, DS_SEG_ALIGN, at) ||
         ds_seg_extent_read(x, r->page, DS_SEG_ALIGN, at, h, NULL) != DS_OK)
         return false;
     bytes = ds_seg_extent_bytes(x->n, h->shard_bytes);
-    if (bytes > left || !room(r, bytes) || !read_at(r->s->fd[d], r->page, bytes, at))
+    if (bytes > left || !room(r, bytes) || !read_at(r, d, bytes, at))
         return false;
     for (uint32_t i = 0; i < x->n; i++) {
         const uint8_t *p = r->page + ds_seg_record_at(x->n, i, h->shard_bytes);
@@ -245,12 +214,10 @@ static void finish_segment(recovery *r)
 {
     ds_volume *v = r->v;
     uint64_t before = v->bytes;
-    char name[24];
 
-    ds_vol_file_name(name, r->s->h.segment);
     for (uint32_t d = 0; d < v->n; d++)
         if (r->s->fd[d] >= 0)
-            r->s->write_fd[d] = openat(v->dir[d], name, O_WRONLY | O_CLOEXEC | O_NOFOLLOW);
+            r->s->write_fd[d] = v->files->ops->open_write(v->files, d, r->s->h.segment);
     ds_vol_seal(v, r->s);
     v->bytes = before; /* recover counts the whole segment */
     r->s->file_bytes = r->s->used * v->n + ds_seg_footer_bytes(r->s->n_items) * v->n;
@@ -258,12 +225,9 @@ static void finish_segment(recovery *r)
 
 static void forget_files(const ds_volume *v, uint64_t segment)
 {
-    char name[24];
-
-    ds_vol_file_name(name, segment);
     for (uint32_t d = 0; d < v->n; d++)
-        if (v->dir[d] >= 0)
-            unlinkat(v->dir[d], name, 0);
+        if (!(v->missing & 1u << d))
+            v->files->ops->remove(v->files, d, segment);
 }
 
 static ds_rc recover_segment(recovery *r, uint64_t segment, ds_volume_found_fn *found, void *ctx, ds_err *err)
@@ -314,7 +278,7 @@ ds_rc ds_vol_recover(ds_volume *v, ds_volume_found_fn *found, void *ctx, ds_err 
         if (rc == DS_OK && !ds_vol_insert(v, r.s))
             rc = ds_fail(err, DS_E_NOMEM, "out of memory");
         if (rc != DS_OK)
-            ds_vol_give(r.s);
+            ds_vol_give(v, r.s);
         rc = rc == DS_E_FORMAT ? DS_OK : rc;
         v->next = l.id[i] + 1 > v->next ? l.id[i] + 1 : v->next;
     }
@@ -331,15 +295,13 @@ ds_rc ds_volume_list(ds_volume *v, uint64_t segment, ds_volume_found_fn *found, 
 
     if (!r.s || r.s->open) {
         if (r.s)
-            ds_vol_give(r.s);
+            ds_vol_give(v, r.s);
         return ds_fail(err, DS_E_ARG, "segment %llu: there is none that is sealed", (unsigned long long)segment);
     }
     rc = room(&r, DS_SEG_HEADER_BYTES) ? DS_OK : ds_fail(err, DS_E_NOMEM, "out of memory");
     for (uint32_t d = 0; d < v->n && !told && rc == DS_OK; d++) {
-        struct stat st;
-        if (r.s->fd[d] < 0 || fstat(r.s->fd[d], &st) != 0)
+        if (r.s->fd[d] < 0 || !v->files->ops->size(v->files, d, r.s->fd[d], segment, &r.bytes[d]))
             continue;
-        r.bytes[d] = (uint64_t)st.st_size;
         rc = read_footer(&r, d, found, ctx, err);
         told = rc == DS_OK;
         rc = rc == DS_E_FORMAT ? DS_OK : rc;
@@ -357,10 +319,10 @@ ds_rc ds_volume_list(ds_volume *v, uint64_t segment, ds_volume_found_fn *found, 
             free(copy.page);
             for (uint32_t d = 0; d < DS_SEG_MAX_DEVICES; d++)
                 s->fd[d] = -1;
-            ds_vol_give(s);
+            ds_vol_give(v, s);
         }
     }
     free(r.page);
-    ds_vol_give(r.s);
+    ds_vol_give(v, r.s);
     return rc;
 }

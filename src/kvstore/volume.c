@@ -3,29 +3,25 @@
 
 #include <assert.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/random.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/json.h"
 
-enum { STORE_FILE_MAX_BYTES = 4096, HOUR_S = 3600 };
+enum { HOUR_S = 3600 };
 
 static uint32_t need(const ds_volume *v)
 {
     return v->m ? v->k + 1 : v->k;
 }
 
-/* ---- the store's directories ---- */
+/* ---- the store's devices ---- */
 
 void ds_volume_default_code(uint32_t n, uint32_t *k, uint32_t *m)
 {
@@ -49,68 +45,38 @@ static bool member_u32(const ds_json *o, const char *name, uint32_t *out)
     return true;
 }
 
-static ds_rc read_store_file(store_file *f, const char *dir, ds_err *err)
+static ds_rc read_store_file(store_file *f, const ds_volume *v, const char *place, uint32_t i, ds_err *err)
 {
-    char path[4096], label[120], *text;
-    size_t n;
-    struct stat st;
+    char label[120], *text;
     ds_json_doc *doc;
     const ds_json *o, *id;
     uint32_t format = 0;
     bool ok;
-    ds_rc rc;
+    ds_rc rc = v->files->ops->read_store(v->files, i, &text, err);
 
     *f = (store_file){ 0 };
-    if ((size_t)snprintf(path, sizeof path, "%s/store.json", dir) >= sizeof path)
-        return ds_fail(err, DS_E_ARG, "%s: the path is too long", ds_file_label(label, sizeof label, dir));
-    if (lstat(path, &st) != 0)
-        return errno == ENOENT ? DS_OK : ds_fail(err, DS_E_IO, "%s: %s", ds_file_label(label, sizeof label, path), strerror(errno));
-    rc = ds_file_read(&text, &n, path, STORE_FILE_MAX_BYTES, err);
-    if (rc != DS_OK)
+    if (rc != DS_OK || !text)
         return rc;
-    rc = ds_json_parse(&doc, text, n, &(ds_json_opts){ .max_depth = 4, .refuse_duplicates = true }, err);
+    rc = ds_json_parse(&doc, text, strlen(text), &(ds_json_opts){ .max_depth = 4, .refuse_duplicates = true }, err);
     free(text);
-    ds_file_label(label, sizeof label, path);
+    ds_file_label(label, sizeof label, place);
     if (rc != DS_OK)
-        return ds_err_prefix(err, rc, "%s: ", label);
+        return ds_err_prefix(err, rc, "%s/store.json: ", label);
     o = ds_json_root(doc);
     id = ds_json_get(o, "store");
     ok = member_u32(o, "format", &format) && member_u32(o, "device", &f->device) && member_u32(o, "devices", &f->devices) &&
          member_u32(o, "k", &f->k) && member_u32(o, "m", &f->m) && id && id->type == DS_JSON_STRING && id->text_len == 32 &&
          strspn(id->text, "0123456789abcdef") == 32;
-    for (int i = 0; ok && i < 16; i++)
-        sscanf(id->text + 2 * i, "%2hhx", &f->store[i]);
+    for (int b = 0; ok && b < 16; b++)
+        sscanf(id->text + 2 * b, "%2hhx", &f->store[b]);
     ds_json_free(doc);
     if (format > 1)
-        return ds_fail(err, DS_E_FORMAT, "%s: format %u, this program knows 1", label, format);
+        return ds_fail(err, DS_E_FORMAT, "%s/store.json: format %u, this program knows 1", label, format);
     if (!ok || f->k == 0 || f->k > DS_SEG_MAX_DEVICES || f->m > DS_SEG_MAX_DEVICES || f->k + f->m != f->devices ||
         f->device >= f->devices || f->devices > DS_SEG_MAX_DEVICES)
-        return ds_fail(err, DS_E_FORMAT, "%s: not what a store's file holds", label);
+        return ds_fail(err, DS_E_FORMAT, "%s/store.json: not what a store's file holds", label);
     f->there = true;
     return DS_OK;
-}
-
-static ds_rc write_store_file(const ds_volume *v, uint32_t device, const char *dir, ds_err *err)
-{
-    char path[4096], text[256], hex[33], label[120];
-    int fd, n;
-    ds_rc rc;
-
-    ds_hex(hex, v->store, 16);
-    n = snprintf(text, sizeof text, "{\"format\":1,\"store\":\"%s\",\"device\":%u,\"devices\":%u,\"k\":%u,\"m\":%u}\n", hex, device, v->n,
-                 v->k, v->m);
-    if ((size_t)snprintf(path, sizeof path, "%s/store.json", dir) >= sizeof path)
-        return ds_fail(err, DS_E_ARG, "%s: the path is too long", ds_file_label(label, sizeof label, dir));
-    fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-    if (fd < 0)
-        return ds_fail(err, DS_E_IO, "%s: %s", ds_file_label(label, sizeof label, path), strerror(errno));
-    rc = ds_file_write(fd, text, (size_t)n, path, err);
-    if (rc == DS_OK && fsync(fd) != 0)
-        rc = ds_fail(err, DS_E_IO, "%s: %s", ds_file_label(label, sizeof label, path), strerror(errno));
-    close(fd);
-    if (rc != DS_OK)
-        unlink(path);
-    return rc;
 }
 
 /* Which directory is which device; for a new store all of them in the order given. */
@@ -123,7 +89,7 @@ static ds_rc find_devices(ds_volume *v, const ds_volume_opts *o, uint32_t device
     uint32_t there = 0;
 
     for (uint32_t i = 0; i < o->n_dirs; i++) {
-        ds_rc rc = read_store_file(&f[i], o->dirs[i], err);
+        ds_rc rc = read_store_file(&f[i], v, o->dirs[i], i, err);
         if (rc != DS_OK)
             return rc;
         there += f[i].there;
@@ -171,43 +137,22 @@ static ds_rc find_devices(ds_volume *v, const ds_volume_opts *o, uint32_t device
                 free_one++;
             device[i] = free_one;
             taken[free_one] = true;
-            v->bad |= 1u << device[i];
+            v->missing |= 1u << device[i];
         }
+    v->bad = v->missing;
     return DS_OK;
 }
 
-static ds_rc open_device(ds_volume *v, uint32_t device, const char *dir, bool fresh, ds_err *err)
+static ds_rc open_device(ds_volume *v, uint32_t place, uint32_t device, bool fresh, ds_err *err)
 {
-    char label[120];
-    ds_rc rc;
+    char text[256], hex[33];
 
-    v->name[device] = strdup(dir);
-    if (!v->name[device])
-        return ds_fail(err, DS_E_NOMEM, "out of memory");
-    if (v->bad & 1u << device)
+    if (v->missing & 1u << device)
         return DS_OK;
-    v->dir[device] = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fresh && (rc = write_store_file(v, device, dir, err)) != DS_OK)
-        return rc;
-    v->lock[device] = v->dir[device] < 0 ? -1 : openat(v->dir[device], "store.json", O_RDONLY | O_CLOEXEC);
-    if (v->lock[device] < 0 || (fresh && fsync(v->dir[device]) != 0))
-        return ds_fail(err, DS_E_IO, "%s: %s", ds_file_label(label, sizeof label, dir), strerror(errno));
-    if (flock(v->lock[device], LOCK_EX | LOCK_NB) != 0)
-        return ds_fail(err, DS_E_AGAIN, "%s: another process has this store open", ds_file_label(label, sizeof label, dir));
-    return DS_OK;
-}
-
-/* Whether files of this volume can be read around the page cache: some file systems can't. */
-static bool try_direct(const ds_volume *v)
-{
-    for (uint32_t d = 0; d < v->n; d++) {
-        int fd = v->dir[d] < 0 ? -1 : openat(v->dir[d], "store.json", O_RDONLY | O_CLOEXEC | O_DIRECT);
-        if (v->dir[d] >= 0 && fd < 0)
-            return false;
-        if (fd >= 0)
-            close(fd);
-    }
-    return true;
+    ds_hex(hex, v->store, 16);
+    snprintf(text, sizeof text, "{\"format\":1,\"store\":\"%s\",\"device\":%u,\"devices\":%u,\"k\":%u,\"m\":%u}\n", hex, device, v->n, v->k,
+             v->m);
+    return v->files->ops->attach(v->files, place, device, fresh ? text : NULL, err);
 }
 
 ds_rc ds_volume_open(ds_volume **out, const ds_volume_opts *o, ds_err *err)
@@ -224,31 +169,23 @@ ds_rc ds_volume_open(ds_volume **out, const ds_volume_opts *o, ds_err *err)
     if (!v)
         return ds_fail(err, DS_E_NOMEM, "out of memory");
     pthread_rwlock_init(&v->mu, NULL);
-    for (uint32_t d = 0; d < DS_SEG_MAX_DEVICES; d++)
-        v->dir[d] = v->lock[d] = -1;
     v->segment_bytes = o->segment_bytes ? o->segment_bytes : 256u << 20;
     v->capacity_bytes = o->capacity_bytes;
     v->read_only = o->read_only;
     v->next = 1;
-    rc = find_devices(v, o, device, &fresh, err);
+    rc = ds_files_dirs(&v->files, o->dirs, o->n_dirs, err);
+    if (rc == DS_OK)
+        rc = find_devices(v, o, device, &fresh, err);
     if (rc == DS_OK)
         rc = ds_code_init(&v->code, v->k, v->m, err);
-    for (uint32_t i = 0; rc == DS_OK && i < o->n_dirs; i++)
-        rc = open_device(v, device[i], o->dirs[i], fresh, err);
-    if (rc == DS_OK) {
-        int e = io_uring_queue_init(2 * DS_SEG_MAX_DEVICES, &v->ring, 0);
-        v->has_ring = e == 0;
-        if (e)
-            rc = ds_fail(err, DS_E_IO, "io_uring: %s", strerror(-e));
-    }
-    if (rc == DS_OK) {
-        v->direct = try_direct(v);
+    uint32_t made = 0;
+    for (; rc == DS_OK && made < o->n_dirs; made += rc == DS_OK)
+        rc = open_device(v, made, device[made], fresh, err);
+    if (rc == DS_OK)
         rc = ds_vol_recover(v, o->found, o->ctx, err);
-    }
     if (rc != DS_OK) {
-        for (uint32_t d = 0; fresh && d < v->n; d++) /* no half of a new store stays behind */
-            if (v->dir[d] >= 0)
-                unlinkat(v->dir[d], "store.json", 0);
+        for (uint32_t i = 0; fresh && i < made; i++) /* no half of a new store stays behind */
+            v->files->ops->detach(v->files, device[i]);
         ds_volume_close(v);
         return rc;
     }
@@ -264,18 +201,12 @@ void ds_volume_close(ds_volume *v)
         if (v->open[c])
             ds_vol_seal(v, v->open[c]);
     for (uint32_t i = 0; i < v->n_seg; i++)
-        ds_vol_give(v->seg[i]);
+        ds_vol_give(v, v->seg[i]);
     free(v->seg);
-    for (uint32_t d = 0; d < DS_SEG_MAX_DEVICES; d++) {
-        if (v->lock[d] >= 0)
-            close(v->lock[d]);
-        if (v->dir[d] >= 0)
-            close(v->dir[d]);
-        free(v->name[d]);
+    for (uint32_t d = 0; d < DS_SEG_MAX_DEVICES; d++)
         free(v->buf[d]);
-    }
-    if (v->has_ring)
-        io_uring_queue_exit(&v->ring);
+    if (v->files)
+        v->files->ops->close(v->files);
     pthread_rwlock_destroy(&v->mu);
     free(v);
 }
@@ -287,7 +218,7 @@ void ds_volume_stat(ds_volume *v, ds_volume_stats *out)
                               .m = v->m,
                               .segments = v->n_seg,
                               .bad_devices = (uint32_t)__builtin_popcount(v->bad),
-                              .direct = v->direct,
+                              .direct = v->files->direct,
                               .bytes = v->bytes,
                               .extents = v->extents,
                               .blocks = v->blocks };
@@ -295,19 +226,6 @@ void ds_volume_stat(ds_volume *v, ds_volume_stats *out)
 }
 
 /* ---- segments ---- */
-
-void ds_vol_file_name(char out[24], uint64_t segment)
-{
-    snprintf(out, 24, "%016" PRIx64 ".seg", segment);
-}
-
-int ds_vol_open_file(const ds_volume *v, uint32_t device, uint64_t segment)
-{
-    char name[24];
-
-    ds_vol_file_name(name, segment);
-    return openat(v->dir[device], name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | (v->direct ? O_DIRECT : 0));
-}
 
 ds_vol_segment *ds_vol_segment_new(ds_volume *v)
 {
@@ -354,15 +272,15 @@ ds_vol_segment *ds_vol_take(ds_volume *v, uint64_t segment)
     return s;
 }
 
-void ds_vol_give(ds_vol_segment *s)
+void ds_vol_give(ds_volume *v, ds_vol_segment *s)
 {
     if (atomic_fetch_sub_explicit(&s->refs, 1, memory_order_acq_rel) != 1)
         return;
     for (uint32_t d = 0; d < DS_SEG_MAX_DEVICES; d++) {
         if (s->fd[d] >= 0)
-            close(s->fd[d]);
+            v->files->ops->close_read(v->files, d, s->fd[d]);
         if (s->write_fd[d] >= 0)
-            close(s->write_fd[d]);
+            v->files->ops->close_write(v->files, d, s->write_fd[d]);
     }
     free(s->items);
     free(s);
@@ -410,7 +328,7 @@ static void note_bad(ds_volume *v, uint32_t d)
 /* A device failed for this segment: it gets nothing more of it. */
 static void give_up(ds_volume *v, ds_vol_segment *s, uint32_t d)
 {
-    close(s->write_fd[d]);
+    v->files->ops->close_write(v->files, d, s->write_fd[d]);
     s->write_fd[d] = -1;
     note_bad(v, d);
 }
@@ -424,22 +342,7 @@ static uint32_t writable(const ds_volume *v, const ds_vol_segment *s)
     return n;
 }
 
-static bool write_all_of(int fd, const uint8_t *p, size_t n, uint64_t at)
-{
-    while (n) {
-        ssize_t w = pwrite(fd, p, n, (off_t)at);
-        if (w < 0 && errno == EINTR)
-            continue;
-        if (w <= 0)
-            return false;
-        p += w;
-        at += (uint64_t)w;
-        n -= (size_t)w;
-    }
-    return true;
-}
-
-static bool write_all(const ds_volume *v, uint32_t d, int fd, uint8_t *p, size_t n, uint64_t at)
+static bool write_all(const ds_volume *v, uint32_t d, int h, uint8_t *p, size_t n, uint64_t at)
 {
     bool lie = false;
     int64_t part = v->faults ? v->faults->write(v->faults->ctx, d, p, n, &lie) : (int64_t)n;
@@ -447,37 +350,16 @@ static bool write_all(const ds_volume *v, uint32_t d, int fd, uint8_t *p, size_t
     if (part < 0)
         return false;
     if (part < (int64_t)n)
-        return write_all_of(fd, p, (size_t)part, at) && lie;
-    return write_all_of(fd, p, n, at);
+        return v->files->ops->write(v->files, d, h, p, (size_t)part, at) && lie;
+    return v->files->ops->write(v->files, d, h, p, n, at);
 }
 
-/* fdatasync on every device that has it, side by side. */
 static void sync_segment(ds_volume *v, ds_vol_segment *s)
 {
-    uint32_t left = 0;
+    uint32_t bad = v->files->ops->sync(v->files, s->write_fd, v->n);
 
     for (uint32_t d = 0; d < v->n; d++)
-        if (s->write_fd[d] >= 0) {
-            struct io_uring_sqe *q = io_uring_get_sqe(&v->ring); /* the ring has room for one a device */
-            io_uring_prep_fsync(q, s->write_fd[d], IORING_FSYNC_DATASYNC);
-            io_uring_sqe_set_data64(q, d);
-            left++;
-        }
-    while (left) {
-        struct io_uring_cqe *c;
-        int e = io_uring_submit_and_wait(&v->ring, 1);
-        if (e < 0 && e != -EINTR && e != -EAGAIN && e != -EBUSY)
-            break;
-        while (left && io_uring_peek_cqe(&v->ring, &c) == 0) {
-            uint32_t d = (uint32_t)io_uring_cqe_get_data64(c);
-            if (c->res < 0 || (v->faults && v->faults->sync(v->faults->ctx, d) < 0))
-                give_up(v, s, d);
-            io_uring_cqe_seen(&v->ring, c);
-            left--;
-        }
-    }
-    for (uint32_t d = 0; left && d < v->n; d++) /* the ring itself failed: nothing is known of any */
-        if (s->write_fd[d] >= 0)
+        if (s->write_fd[d] >= 0 && ((bad & 1u << d) || (v->faults && v->faults->sync(v->faults->ctx, d) < 0)))
             give_up(v, s, d);
 }
 
@@ -504,36 +386,36 @@ static bool fits(const ds_volume *v, const ds_vol_segment *s, uint64_t items, ui
     return v->capacity_bytes == 0 || v->bytes + bytes + promised(v, s, items) <= v->capacity_bytes;
 }
 
+static bool is_missing(const ds_volume *v, uint32_t d)
+{
+    return v->missing & 1u << d;
+}
+
 static void remove_files(const ds_volume *v, uint64_t segment)
 {
-    char name[24];
-
-    ds_vol_file_name(name, segment);
     for (uint32_t d = 0; d < v->n; d++)
-        if (v->dir[d] >= 0) {
+        if (!is_missing(v, d)) {
             if (v->faults)
                 v->faults->remove(v->faults->ctx, d);
-            unlinkat(v->dir[d], name, 0);
+            v->files->ops->remove(v->files, d, segment);
         }
 }
 
-/* The file of one device: its header, and a second descriptor to read by. False: this device won't have the segment. */
+/* The file of one device: its header, and a second handle to read by. False: this device won't have the segment. */
 static bool begin_on(const ds_volume *v, ds_vol_segment *s, uint32_t d)
 {
     uint8_t head[DS_SEG_HEADER_BYTES];
     ds_seg_header h = s->h;
-    char name[24];
 
-    if (v->dir[d] < 0)
+    if (is_missing(v, d))
         return false;
-    ds_vol_file_name(name, h.segment);
     h.device = d;
     ds_seg_header_write(head, &h);
-    s->write_fd[d] = openat(v->dir[d], name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+    s->write_fd[d] = v->files->ops->create(v->files, d, h.segment);
     if (s->write_fd[d] < 0)
         return false;
-    if (write_all(v, d, s->write_fd[d], head, sizeof head, 0) && fsync(v->dir[d]) == 0)
-        s->fd[d] = ds_vol_open_file(v, d, h.segment);
+    if (write_all(v, d, s->write_fd[d], head, sizeof head, 0) && v->files->ops->named(v->files, d, s->write_fd[d]))
+        s->fd[d] = v->files->ops->open_read(v->files, d, h.segment);
     return s->fd[d] >= 0;
 }
 
@@ -555,23 +437,23 @@ static ds_rc begin(ds_volume *v, const ds_volume_extent *x, ds_err *err)
     s->h.expires_s = x->expires_s;
     memcpy(s->h.layout, x->layout, sizeof s->h.layout);
     if (getrandom(&s->h.generation, sizeof s->h.generation, 0) != sizeof s->h.generation) {
-        ds_vol_give(s);
+        ds_vol_give(v, s);
         return ds_fail(err, DS_E_IO, "no random numbers: %s", strerror(errno));
     }
     for (uint32_t d = 0; d < v->n; d++)
         if (!begin_on(v, s, d) && s->write_fd[d] >= 0)
             give_up(v, s, d);
-        else if (s->write_fd[d] < 0 && v->dir[d] >= 0)
+        else if (s->write_fd[d] < 0 && !is_missing(v, d))
             note_bad(v, d);
     uint32_t took = writable(v, s);
     if (took < need(v)) {
         remove_files(v, s->h.segment);
-        ds_vol_give(s);
+        ds_vol_give(v, s);
         return ds_fail(err, DS_E_IO, "a new segment: %u of %u devices took it, %u are needed", took, v->n, need(v));
     }
     if (!ds_vol_insert(v, s)) {
         remove_files(v, s->h.segment);
-        ds_vol_give(s);
+        ds_vol_give(v, s);
         return ds_fail(err, DS_E_NOMEM, "out of memory");
     }
     s->open = s->dirty = true;
@@ -592,7 +474,7 @@ void ds_vol_seal(ds_volume *v, ds_vol_segment *s)
         ds_seg_footer_write(foot, s->items, s->n_items, s->used, &s->h);
         for (uint32_t d = 0; d < v->n; d++)
             if (s->write_fd[d] >= 0 &&
-                (ftruncate(s->write_fd[d], (off_t)s->used) != 0 || !write_all(v, d, s->write_fd[d], foot, bytes, s->used)))
+                (!v->files->ops->cut(v->files, d, s->write_fd[d], s->used) || !write_all(v, d, s->write_fd[d], foot, bytes, s->used)))
                 give_up(v, s, d);
         account(v, s, bytes * v->n, true);
         sync_segment(v, s);
@@ -600,7 +482,7 @@ void ds_vol_seal(ds_volume *v, ds_vol_segment *s)
     free(foot);
     for (uint32_t d = 0; d < v->n; d++)
         if (s->write_fd[d] >= 0) {
-            close(s->write_fd[d]);
+            v->files->ops->close_write(v->files, d, s->write_fd[d]);
             s->write_fd[d] = -1;
         }
     free(s->items);
@@ -789,7 +671,7 @@ bool ds_volume_drop(ds_volume *v, uint64_t segment)
     if (!s)
         return false;
     remove_files(v, segment);
-    ds_vol_give(s);
+    ds_vol_give(v, s);
     return true;
 }
 

@@ -5,15 +5,14 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include <liburing.h>
-
 #include "kvstore/code.h"
+#include "kvstore/files_internal.h"
 #include "kvstore/volume.h"
 
 typedef struct {
     /* [const] after begin or recovery */
     ds_seg_header h;                  /* device: of none */
-    int fd[DS_SEG_MAX_DEVICES];       /* to read, -1: this device hasn't it */
+    int fd[DS_SEG_MAX_DEVICES];       /* handle to read by, -1: this device hasn't it */
     int write_fd[DS_SEG_MAX_DEVICES]; /* [writer] -1 once sealed or failed */
     /* [atomic] readers in it, and one for the table; the last one frees it. Acquire and release: what was read is read before the files go */
     atomic_uint refs;
@@ -44,10 +43,9 @@ struct ds_volume {
     uint32_t n, k, m;
     uint8_t store[16];
     uint64_t segment_bytes, capacity_bytes;
-    bool read_only, direct;
-    int dir[DS_SEG_MAX_DEVICES];  /* -1: missing */
-    int lock[DS_SEG_MAX_DEVICES]; /* of its store.json */
-    char *name[DS_SEG_MAX_DEVICES];
+    bool read_only;
+    uint32_t missing; /* devices whose places are empty, by bit */
+    ds_files *files;
     ds_code code;
     /* [mu] the table; a reader takes a reference while it holds it */
     pthread_rwlock_t mu;
@@ -56,22 +54,17 @@ struct ds_volume {
     /* [writer] */
     ds_vol_segment *open[DS_VOLUME_CLASSES];
     uint64_t next, bytes, extents, blocks;
-    uint32_t bad; /* devices, by bit */
-    struct io_uring ring;
-    bool has_ring;
+    uint32_t bad;                     /* devices, by bit */
     uint8_t *buf[DS_SEG_MAX_DEVICES]; /* one extent's bytes for each device */
     size_t buf_bytes;
 };
 
 /* volume.c. The segment with a reference, or NULL. */
 ds_vol_segment *ds_vol_take(ds_volume *v, uint64_t segment);
-void ds_vol_give(ds_vol_segment *s);
+void ds_vol_give(ds_volume *v, ds_vol_segment *s);
 ds_vol_segment *ds_vol_segment_new(ds_volume *v);
 /* Into the table, whose it is from then on. False: out of memory. */
 bool ds_vol_insert(ds_volume *v, ds_vol_segment *s);
-void ds_vol_file_name(char out[24], uint64_t segment);
-/* Opens a segment's file for reading, around the page cache where that works. -1 with errno. */
-int ds_vol_open_file(const ds_volume *v, uint32_t device, uint64_t segment);
 /* Writes the footer of a segment that takes no more. [writer] */
 void ds_vol_seal(ds_volume *v, ds_vol_segment *s);
 
