@@ -132,7 +132,7 @@ static void check_text(const char *text, size_t n, uint8_t where)
     /* long pieces and short ones are merged by different bodies */
     if (n && n <= 96) {
         ds_tok_long *l = ds_tok_long_create(tok);
-        uint32_t ids[96];
+        ds_token ids[96];
         size_t m = 0, from = 0;
         CHECK(l);
         for (const uint8_t *p = (const uint8_t *)text, *end = p + n, *q; p < end; p = q, from += m) {

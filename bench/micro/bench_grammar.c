@@ -50,7 +50,7 @@ static ds_rc ids_of(const ds_json *c, ds_encoder *e, ds_ids *ids, ds_err *err)
     for (const ds_json *v = list ? list->child : NULL; v; v = v->next) {
         uint64_t id = UINT32_MAX;
         ds_json_u64(v, &id);
-        ids->p[ids->n++] = (uint32_t)id;
+        ids->p[ids->n++] = (ds_token)id;
     }
     return DS_OK;
 }

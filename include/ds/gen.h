@@ -37,6 +37,7 @@
 #include <ds/err.h>
 #include <ds/sampling.h>
 #include <ds/str.h>
+#include <ds/token.h>
 
 /* ---- requests ---------------------------------------------------------------------------------------------------- */
 
@@ -56,8 +57,8 @@ typedef struct {
      * before). Ids that end a text are tokens like any other. Returns the number of rows that are filled in: one, and
      * one more for each draft in front of the first that may not stand where it does. 0: the text can't go on, and
      * the sample ends with DS_ENDED_FAILED, as it does where a row allows nothing. */
-    uint32_t (*masks)(void *ctx, uint32_t sample, const int32_t *drafts, uint32_t n, uint32_t *words, size_t ld);
-    void (*accept)(void *ctx, uint32_t sample, const int32_t *tokens, uint32_t n);
+    uint32_t (*masks)(void *ctx, uint32_t sample, const ds_token *drafts, uint32_t n, uint32_t *words, size_t ld);
+    void (*accept)(void *ctx, uint32_t sample, const ds_token *tokens, uint32_t n);
 } ds_gen_grammar_fn;
 
 /* fn stays what it is until the request's last event; ctx too. */
@@ -81,24 +82,24 @@ typedef struct {
 } ds_gen_image;
 
 typedef struct {
-    const int32_t *prompt; /* copied */
-    uint32_t n_prompt;     /* >= 1, and room for one token after it */
-    uint32_t max_tokens;   /* >= 1; the context may end a text before */
+    const ds_token *prompt; /* copied */
+    uint32_t n_prompt;      /* >= 1, and room for one token after it */
+    uint32_t max_tokens;    /* >= 1; the context may end a text before */
     uint32_t min_tokens; /* <= max_tokens: stop_ids aren't drawn before, unless nothing else is allowed; strings of `stop` that are complete
                               within so many tokens are text */
     uint32_t n;          /* samples; 0 = 1 */
     ds_sampling sampling; /* nothing missing */
     const ds_token_bias *bias;
     size_t n_bias;
-    const ds_token_seq *bad; /* copied; sequences that the output doesn't complete: the last id isn't drawn behind the others */
-    size_t n_bad;            /* <= 1024, of 1..256 ids */
-    const int32_t *allowed;  /* copied; nothing else is drawn, no stop id either */
-    size_t n_allowed;        /* 0 = all */
-    const int32_t *stop_ids; /* end the text; counted */
-    size_t n_stop_ids;       /* <= DS_GEN_MAX_STOP_IDS */
-    bool report_stop_id;     /* the one that ends the text has a DS_EV_TOKEN of its own, as its last */
-    const ds_str *stop;      /* strings of 1..256 bytes; the text ends before the first byte of the first that is complete */
-    size_t n_stop;           /* <= 16 */
+    const ds_token_seq *bad;  /* copied; sequences that the output doesn't complete: the last id isn't drawn behind the others */
+    size_t n_bad;             /* <= 1024, of 1..256 ids */
+    const ds_token *allowed;  /* copied; nothing else is drawn, no stop id either */
+    size_t n_allowed;         /* 0 = all */
+    const ds_token *stop_ids; /* end the text; counted */
+    size_t n_stop_ids;        /* <= DS_GEN_MAX_STOP_IDS */
+    bool report_stop_id;      /* the one that ends the text has a DS_EV_TOKEN of its own, as its last */
+    const ds_str *stop;       /* strings of 1..256 bytes; the text ends before the first byte of the first that is complete */
+    size_t n_stop;            /* <= 16 */
     bool logprobs;
     uint32_t n_top;        /* 0..20 */
     bool prompt_logprobs;  /* of the prompt's own tokens: DS_EV_PROMPT. Its rows go through all layers; no cached prefix is used or left */
@@ -138,7 +139,7 @@ typedef enum {
 enum { DS_N_ENDED = DS_ENDED_LOST + 1 };
 
 typedef struct {
-    int32_t id;
+    ds_token id;
     float logprob;
 } ds_gen_logprob;
 
@@ -155,19 +156,19 @@ typedef struct {
             uint64_t queued_us;
         } start;
         struct {
-            int32_t id;
+            ds_token id;
             uint32_t index;      /* 0, 1, 2, …; PROMPT: the position */
             uint32_t held_bytes; /* trailing bytes of the text so far that a stop string may still swallow */
             float logprob;       /* natural logarithm, of the raw logits; 0 when none were asked for; NaN inside an image */
             uint32_t rank;       /* PROMPT: 1 = no other token was more likely */
             uint32_t n_top;
             uint64_t readable_us;   /* on the generator's clock: since when this, or an older token read with it, could be read */
-            ds_gen_logprob top[20]; /* best first; id -1: the vocabulary is smaller */
+            ds_gen_logprob top[20]; /* best first; DS_TOKEN_NONE: the vocabulary is smaller */
         } token;
         struct {
             ds_end_reason reason;
             ds_rc rc;
-            int32_t stop_id;                /* STOP_ID: which */
+            ds_token stop_id;               /* STOP_ID: which */
             uint32_t stop;                  /* STOP_STRING: which */
             uint32_t cut_bytes;             /* STOP_STRING: this many trailing bytes of the text don't belong to it */
             uint32_t n_tokens;              /* reported */

@@ -9,11 +9,11 @@
 /* What isn't in the request itself. Borrowed until the generator has it. */
 typedef struct {
     uint32_t prompt;     /* which of the request's prompts this is: its samples draw with seeds of their own */
-    const uint32_t *ids; /* its tokens, room for pictures among them */
+    const ds_token *ids; /* its tokens, room for pictures among them */
     size_t n_ids;
-    uint32_t max_tokens;     /* what the context leaves of the request's limit. 0: nobody wants a token; one is drawn all the same */
-    ds_sampling sampling;    /* what holds where the client said nothing; nothing is missing */
-    const int32_t *stop_ids; /* that end any text of this model, unless the request ignores them */
+    uint32_t max_tokens;      /* what the context leaves of the request's limit. 0: nobody wants a token; one is drawn all the same */
+    ds_sampling sampling;     /* what holds where the client said nothing; nothing is missing */
+    const ds_token *stop_ids; /* that end any text of this model, unless the request ignores them */
     size_t n_stop_ids;
     const ds_token_seq *bad; /* the request's bad words in this model's tokens */
     size_t n_bad;
@@ -23,7 +23,7 @@ typedef struct {
 } ds_gen_beside;
 
 typedef struct {
-    int32_t stop_ids[DS_GEN_MAX_STOP_IDS];
+    ds_token stop_ids[DS_GEN_MAX_STOP_IDS];
 } ds_gen_room;
 
 /* Borrows from all three: `room` takes what has to be put together. Cookie, tag, deadline, cache domain, grammar and

@@ -43,15 +43,15 @@ void ds_llm_close(ds_llm *l); /* NULL is fine */
 
 ds_engine *ds_llm_engine(const ds_llm *l); /* valid until close, like all that follow */
 const ds_tokenizer *ds_llm_tokenizer(const ds_llm *l);
-const int32_t *ds_llm_stop_ids(const ds_llm *l, size_t *n); /* ids that end a text: generation_config.json, else config.json */
-uint32_t ds_llm_context(const ds_llm *l);                   /* tokens of prompt and output that one sequence may have */
+const ds_token *ds_llm_stop_ids(const ds_llm *l, size_t *n); /* ids that end a text: generation_config.json, else config.json */
+uint32_t ds_llm_context(const ds_llm *l);                    /* tokens of prompt and output that one sequence may have */
 uint32_t ds_llm_vocab(const ds_llm *l);
 const char *ds_llm_device(const ds_llm *l); /* that it runs on: "cpu", "cuda:0" */
-int32_t ds_llm_bos(const ds_llm *l);        /* goes in front of raw text */
+ds_token ds_llm_bos(const ds_llm *l);       /* goes in front of raw text */
 
 /* How this model wants pictures prepared and laid out, and the id that stands for their positions in a prompt
  * (ds_request_expand_images). False: it takes none. */
-bool ds_llm_pictures(const ds_llm *l, ds_image_rule *rule, uint32_t *token);
+bool ds_llm_pictures(const ds_llm *l, ds_image_rule *rule, ds_token *token);
 /* A prepared picture through the vision tower: out [layout.tokens][ds_llm_hidden], for ds_gen_image. The tower has
  * buffers of its own: pictures wait for each other, and not for the engine's steps. DS_E_ARG: the model
  * takes none, or not this one; DS_E_NOMEM. */

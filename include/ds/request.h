@@ -224,8 +224,8 @@ typedef struct {
     const ds_token_bias *logit_bias;
     /* vLLM's, Chat and completions */
     uint32_t n_stop_ids, n_allowed_ids, n_bad_words;
-    const uint32_t *stop_ids;    /* end the answer, besides the model's own */
-    const uint32_t *allowed_ids; /* no others are drawn; none given: all */
+    const ds_token *stop_ids;    /* end the answer, besides the model's own */
+    const ds_token *allowed_ids; /* no others are drawn; none given: all */
     const ds_str *bad_words;     /* none empty */
     bool include_stop;           /* what ended the answer belongs to it: a stop string, a token of stop_ids */
     int64_t truncate_prompt;     /* the prompt's last tokens, so many; -1: as many as leave room for an answer; 0: all */
@@ -325,15 +325,15 @@ ds_rc ds_request_layout_image_by(ds_request *r, uint32_t i, uint32_t width, uint
  * as opts.image_token. Renders once; later calls return the same. DS_E_NOMEM, DS_E_ARG. */
 ds_rc ds_request_render(ds_request *r, uint32_t i, const ds_run **runs, size_t *n_runs, ds_err *err);
 /* completions with token ids as prompt: *ids is NULL for text. */
-void ds_request_prompt_ids(const ds_request *r, uint32_t i, const uint32_t **ids, size_t *n_ids);
+void ds_request_prompt_ids(const ds_request *r, uint32_t i, const ds_token **ids, size_t *n_ids);
 /* The prompt is these ids and nothing else from now on (vLLM's truncate_prompt_tokens); what `echo` repeats is their
  * text. Copied. DS_E_NOMEM, DS_E_ARG: no such prompt. */
-ds_rc ds_request_set_prompt_ids(ds_request *r, uint32_t i, const uint32_t *ids, size_t n, ds_err *err);
+ds_rc ds_request_set_prompt_ids(ds_request *r, uint32_t i, const ds_token *ids, size_t n, ds_err *err);
 /* Tokens that the laid-out images add to the encoded runs: sum of tokens - 1. */
 size_t ds_request_image_extra_tokens(const ds_request *r);
 /* Widens each image token of ids (n_ids of them) to its image's count, in place from the end; cap >= n_ids + extra.
  * Returns the new length; 0 if the number of image tokens isn't n_images. */
-size_t ds_request_expand_images(const ds_request *r, uint32_t image_id, uint32_t *ids, size_t n_ids, size_t cap);
+size_t ds_request_expand_images(const ds_request *r, ds_token image_id, ds_token *ids, size_t n_ids, size_t cap);
 
 /* The prompt against max_context_tokens: DS_E_FORMAT with context_length_exceeded when it leaves no room for one
  * token. The output limit is cut to what remains (*max_tokens receives it; may be NULL). */

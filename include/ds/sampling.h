@@ -10,6 +10,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include <ds/token.h>
+
 typedef struct {
     double temperature;        /* >= 0; 0 = greedy */
     double top_p;              /* (0, 1]; 1 = off */
@@ -61,12 +63,12 @@ static inline ds_sampling ds_sampling_or(ds_sampling s, const ds_sampling *other
 }
 
 typedef struct {
-    uint32_t id;
+    ds_token id;
     float bias; /* added to the logit; -100 or less forbids, as clients expect */
 } ds_token_bias;
 
 typedef struct {
-    const int32_t *ids;
+    const ds_token *ids;
     uint32_t n;
 } ds_token_seq;
 

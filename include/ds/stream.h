@@ -46,7 +46,7 @@ typedef struct {
 } ds_stream_opts;
 
 typedef struct {
-    uint32_t id;
+    ds_token id;
     float logprob;
 } ds_top_logprob;
 
@@ -78,13 +78,13 @@ ds_rc ds_stream_ready(ds_stream *s, uint64_t prompt_tokens, uint64_t cached_toke
  * once for each position, from 0 on, before the first output of its choices. lp NULL: unknown (position 0,
  * pictures). rank: 1 = the likeliest. DS_E_ARG: no such prompt, or no tokenizer. */
 bool ds_stream_wants_prompt(const ds_stream *s);
-ds_rc ds_stream_prompt_token(ds_stream *s, uint32_t prompt, uint32_t id, const ds_token_logprob *lp, uint32_t rank, ds_err *err);
+ds_rc ds_stream_prompt_token(ds_stream *s, uint32_t prompt, ds_token id, const ds_token_logprob *lp, uint32_t rank, ds_err *err);
 
 /* Output of a choice; ignored after it is done. Text needn't end at a character. DS_E_ARG: no such choice, already
  * finished. */
 ds_rc ds_stream_text(ds_stream *s, uint32_t choice, const char *text, size_t n, uint32_t n_tokens, ds_err *err);
 /* lp may be NULL. DS_E_ARG also when the stream has no tokenizer. Unknown ids give no text. */
-ds_rc ds_stream_token(ds_stream *s, uint32_t choice, uint32_t id, const ds_token_logprob *lp, ds_err *err);
+ds_rc ds_stream_token(ds_stream *s, uint32_t choice, ds_token id, const ds_token_logprob *lp, ds_err *err);
 
 /* Nothing that the model still says can matter (stop sequence, single call): it may be stopped, then
  * ds_stream_finish called. */

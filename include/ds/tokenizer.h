@@ -18,8 +18,8 @@
 
 #include <ds/err.h>
 #include <ds/run.h>
+#include <ds/token.h>
 
-#define DS_TOKEN_NONE UINT32_MAX          /* no such token */
 #define DS_TOKENIZER_FILE_MAX (64u << 20) /* bytes of tokenizer.json */
 #define DS_TOKENIZER_TEXT_MAX (1u << 30)  /* bytes of one text; runs: of all text together */
 
@@ -41,12 +41,12 @@ uint32_t ds_tokenizer_size(const ds_tokenizer *t); /* ids are 0 .. size-1, witho
 
 /* The bytes that id stands for, added tokens as they are spelled; not terminated, valid as long as t. Unknown id: ""
  * with *n = 0. */
-const char *ds_tokenizer_bytes(const ds_tokenizer *t, uint32_t id, size_t *n);
+const char *ds_tokenizer_bytes(const ds_tokenizer *t, ds_token id, size_t *n);
 size_t ds_tokenizer_max_bytes(const ds_tokenizer *t); /* of the longest token */
 
 /* The added token with exactly this spelling, or DS_TOKEN_NONE. O(1). */
-uint32_t ds_tokenizer_control(const ds_tokenizer *t, const char *spelling);
-uint32_t ds_tokenizer_control_n(const ds_tokenizer *t, const char *spelling, size_t n);
+ds_token ds_tokenizer_control(const ds_tokenizer *t, const char *spelling);
+ds_token ds_tokenizer_control_n(const ds_tokenizer *t, const char *spelling, size_t n);
 
 typedef enum {
     DS_TOKEN_TEXT,    /* ordinary vocabulary */
@@ -55,7 +55,7 @@ typedef enum {
     DS_TOKEN_UNKNOWN, /* no such id */
 } ds_token_kind;
 /* By the spec's list of spellings, never by the file's `special` flag. */
-ds_token_kind ds_tokenizer_kind(const ds_tokenizer *t, uint32_t id);
+ds_token_kind ds_tokenizer_kind(const ds_tokenizer *t, ds_token id);
 
 /* Compressed classes of all ids for the Engram tables (model spec 3.12): map[0 .. size) receives the class of each
  * id, *n_classes their count. Classes are numbered by first appearance. DS_E_NOMEM; about 100 ms for 129k ids. */
@@ -64,7 +64,7 @@ ds_rc ds_tokenizer_engram_map(const ds_tokenizer *t, uint32_t *map, uint32_t *n_
 /* ---- encoding ---------------------------------------------------------------------------------------------------- */
 
 typedef struct {
-    uint32_t *p; /* NULL while empty and never grown */
+    ds_token *p; /* NULL while empty and never grown */
     size_t n, cap;
 } ds_ids; /* zero-initialised is empty; owner: one thread */
 
@@ -113,7 +113,7 @@ size_t ds_decoder_room(const ds_tokenizer *t);
 /* Returns the bytes written to out. *n_tokens (may be NULL) receives how many ids this text accounts for: an id
  * whose last bytes are held counts with the piece that completes them; ids without text count at once, or with what
  * is held before them. */
-size_t ds_decoder_push(ds_decoder *d, uint32_t id, char *out, uint32_t *n_tokens);
+size_t ds_decoder_push(ds_decoder *d, ds_token id, char *out, uint32_t *n_tokens);
 /* End of stream: an incomplete tail is dropped with its tokens (*n_tokens = 0), or with `replace` becomes one
  * U+FFFD. Ready for a new stream then. */
 size_t ds_decoder_finish(ds_decoder *d, bool replace, char *out, uint32_t *n_tokens);

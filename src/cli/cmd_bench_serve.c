@@ -196,8 +196,8 @@ typedef struct {
 typedef struct {
     uint64_t at_us; /* arrival, from the begin */
     uint32_t prompt, output;
-    const int32_t *ids; /* NULL: random ones of its own */
-    bool measured;      /* its tokens count */
+    const ds_token *ids; /* NULL: random ones of its own */
+    bool measured;       /* its tokens count */
     /* what happened */
     uint64_t first_us, last_us;
     uint32_t n, cached;
@@ -249,7 +249,7 @@ static ds_rc add_arrival(const bench *b, ds_engine *e, arrival *a, uint32_t voca
                          .sampling = DS_SAMPLING_DEFAULT,
                          .replay = DS_REPLAY_FREE,
                          .cookie = (uintptr_t)a };
-    int32_t *own = NULL;
+    ds_token *own = NULL;
     uint64_t id;
     ds_rc rc;
 
@@ -261,7 +261,7 @@ static ds_rc add_arrival(const bench *b, ds_engine *e, arrival *a, uint32_t voca
             return ds_fail(err, DS_E_NOMEM, "out of memory");
         for (uint32_t i = 0; i < a->prompt; i++)
             own[i] = b->text.n ? b->text.p[((b->text.n <= a->prompt ? 0 : seed % 1000003 * 977) + i) % b->text.n]
-                               : (int32_t)(ds_rng_u64(seed, 3, i) % vocab);
+                               : (ds_token)(ds_rng_u64(seed, 3, i) % vocab);
         q.prompt = own;
     }
     rc = ds_engine_add(e, &q, &id, err);
@@ -596,11 +596,11 @@ static ds_rc case_turn(const bench *b, ds_err *err)
     result r = { .name = "turn" };
     ds_engine_opts o = engine_opts(b, 2);
     uint32_t first = clip(b, FIRST, MORE + 16);
-    int32_t *ids = malloc((first + MORE) * sizeof *ids);
+    ds_token *ids = malloc((first + MORE) * sizeof *ids);
     ds_rc rc = ids ? DS_OK : ds_fail(err, DS_E_NOMEM, "out of memory");
 
     for (uint32_t i = 0; ids && i < first + MORE; i++)
-        ids[i] = (int32_t)(ds_rng_u64((uint64_t)b->o->seed, 11, i) % b->vocab);
+        ids[i] = (ds_token)(ds_rng_u64((uint64_t)b->o->seed, 11, i) % b->vocab);
     a[0] = (arrival){ .prompt = first, .output = 4, .ids = ids };
     a[1] = (arrival){ .prompt = first + MORE, .output = 4, .ids = ids };
     snprintf(r.what, sizeof r.what, "a second turn of %d tokens after %u", MORE, first);

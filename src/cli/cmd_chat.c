@@ -165,7 +165,7 @@ static bool take_engine_event(void *ctx, const ds_event *ev)
     if (ev && ev->kind == DS_EV_END)
         c->end = *ev;
     if (ev && ev->kind == DS_EV_TOKEN && !c->cut) {
-        size_t n = ds_decoder_push(&c->dec, (uint32_t)ev->token.id, c->room, &n_tokens);
+        size_t n = ds_decoder_push(&c->dec, ev->token.id, c->room, &n_tokens);
         ds_parser_push(c->parser, c->room, n, n_tokens);
     }
     c->cut = ds_cli_signal() != 0;
@@ -227,7 +227,7 @@ static ds_rc answer(chat *c, ds_err *err)
         rc = make_parser(c, ds_request_info(r), err);
     if (rc == DS_OK) {
         ds_gen_request q = {
-            .prompt = (const int32_t *)ids.p,
+            .prompt = ids.p,
             .n_prompt = (uint32_t)ids.n,
             .max_tokens = (uint32_t)o->max_tokens,
             .sampling = ds_cli_sampling(o),

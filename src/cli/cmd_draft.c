@@ -39,15 +39,15 @@ static const ds_opt_cmd command = {
 };
 
 typedef struct {
-    int32_t token;
-    int32_t *ids;
+    ds_token token;
+    ds_token *ids;
     float *conf;
     uint32_t n;
 } result;
 
 static ds_rc largest(void *ctx, const float *logits, uint32_t rows, uint32_t vocab, ds_err *err)
 {
-    int32_t *best = ctx;
+    ds_token *best = ctx;
     const float *row = logits + (size_t)(rows - 1) * vocab;
 
     (void)err;

@@ -77,7 +77,7 @@ static const ds_opt_cmd command = {
 /* One answer of a request. */
 typedef struct {
     ds_cli_text text;
-    int32_t *ids;
+    ds_token *ids;
     uint32_t n_ids, cap_ids, completion_tokens;
     ds_buf logprobs;
     const char *reason;
@@ -153,11 +153,11 @@ static void note_logprob(ds_buf *b, const ds_event *ev)
     ds_buf_puts(b, "]}");
 }
 
-static bool take_id(sample *s, int32_t id)
+static bool take_id(sample *s, ds_token id)
 {
     if (s->n_ids == s->cap_ids) {
         uint32_t cap = s->cap_ids ? 2 * s->cap_ids : 256;
-        int32_t *p = realloc(s->ids, cap * sizeof *p);
+        ds_token *p = realloc(s->ids, cap * sizeof *p);
         if (!p)
             return false;
         s->ids = p;
@@ -177,14 +177,14 @@ static void show_text(job *j, sample *s, size_t upto)
 }
 
 /* An end of text that is reported, and isn't one that the line named: no part of the answer. */
-static bool ends_by_itself(const ds_cli_gen *g, const ds_cli_request *q, int32_t id)
+static bool ends_by_itself(const ds_cli_gen *g, const ds_cli_request *q, ds_token id)
 {
     bool own = false;
 
     for (size_t i = 0; i < g->n_stop_ids && !q->info.ignore_eos; i++)
         own = own || g->stop_ids[i] == id;
     for (uint32_t i = 0; i < q->info.n_stop_ids; i++)
-        if (q->info.stop_ids[i] == (uint32_t)id)
+        if (q->info.stop_ids[i] == id)
             return false;
     return own;
 }
@@ -482,7 +482,7 @@ static ds_rc run_one(job *j, ds_cli_ids *ids, ds_err *err)
     if (rc == DS_OK && j->o->prompt) {
         rc = ds_cli_request_text(&t->q, j->g, j->o->prompt, strlen(j->o->prompt), err);
     } else if (rc == DS_OK) {
-        t->q.ids = (ds_ids){ (uint32_t *)ids->p, ids->n, ids->n };
+        t->q.ids = (ds_ids){ ids->p, ids->n, ids->n };
         ids->p = NULL;
     }
     if (rc == DS_OK) {

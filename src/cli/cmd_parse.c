@@ -215,7 +215,7 @@ static ds_rc feed_ids(ds_stream *s, const ds_tokenizer *t, const ds_json *ids, d
         if (id >= ds_tokenizer_size(t))
             id = DS_TOKEN_NONE;
         for (uint32_t k = 0; k < ds_stream_choices(s) && rc == DS_OK; k++)
-            rc = ds_stream_token(s, k, (uint32_t)id, NULL, err);
+            rc = ds_stream_token(s, k, (ds_token)id, NULL, err);
     }
     return rc;
 }

@@ -136,12 +136,12 @@ static uint64_t choose_answer(void *ctx, const char *body, size_t n)
     return (uintptr_t)ds_replay_choose(((service *)ctx)->replay, body, n);
 }
 
-static int32_t replayed_token(void *ctx, uint64_t tag, uint32_t sample, uint32_t index)
+static ds_token replayed_token(void *ctx, uint64_t tag, uint32_t sample, uint32_t index)
 {
     const ds_ids *answer = (const ds_ids *)(uintptr_t)tag;
 
     (void)sample;
-    return answer && index < answer->n ? (int32_t)answer->p[index] : (int32_t)ds_service_config(((service *)ctx)->s)->eos_token_id;
+    return answer && index < answer->n ? (ds_token)answer->p[index] : (ds_token)ds_service_config(((service *)ctx)->s)->eos_token_id;
 }
 
 static ds_rc embed(void *ctx, const float *patches, uint32_t n_h, uint32_t n_w, float *out, ds_err *err)
@@ -232,7 +232,7 @@ static ds_rc load(void *ctx, ds_server_model *out, ds_err *err)
         .kv_address = o->kv,
         .stub = o->replay ? &stub : NULL,
     };
-    const int32_t *ids;
+    const ds_token *ids;
     ds_rc rc;
 
     if (o->replay && (o->kv_dirs.n || o->kv))

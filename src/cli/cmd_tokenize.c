@@ -85,7 +85,7 @@ static ds_rc encode(const ds_tokenizer *t, const ds_buf *in, ds_buf *out, ds_err
 }
 
 /* Bytes of all ids one after another. */
-static void put_bytes(const ds_tokenizer *t, uint32_t id, ds_buf *out)
+static void put_bytes(const ds_tokenizer *t, ds_token id, ds_buf *out)
 {
     size_t n;
     const char *p = ds_tokenizer_bytes(t, id, &n);
@@ -124,9 +124,9 @@ static ds_rc decode_ids(const ds_tokenizer *t, const ds_json *list, bool pieces,
         if (pieces) {
             if (i)
                 ds_buf_putc(out, ',');
-            ds_json_write_str(out, text, ds_decoder_push(&d, (uint32_t)id, text, NULL), DS_JSON_COMPACT);
+            ds_json_write_str(out, text, ds_decoder_push(&d, (ds_token)id, text, NULL), DS_JSON_COMPACT);
         } else {
-            put_bytes(t, (uint32_t)id, out);
+            put_bytes(t, (ds_token)id, out);
         }
     }
     if (pieces)

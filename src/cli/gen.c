@@ -129,7 +129,7 @@ void ds_cli_text_fini(ds_cli_text *t)
     *t = (ds_cli_text){ 0 };
 }
 
-void ds_cli_text_push(ds_cli_text *t, int32_t id, uint32_t held_bytes)
+void ds_cli_text_push(ds_cli_text *t, ds_token id, uint32_t held_bytes)
 {
     t->clear = ds_cli_text_safe(t);
     ds_buf_put(&t->text, t->room, ds_decoder_push(&t->dec, (uint32_t)id, t->room, NULL));

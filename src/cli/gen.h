@@ -70,7 +70,7 @@ typedef struct {
     const ds_tokenizer *tokenizer;
     ds_engine *engine;
     bool fetch; /* addresses of pictures are followed */
-    const int32_t *stop_ids;
+    const ds_token *stop_ids;
     size_t n_stop_ids;
     uint32_t context, parallel; /* tokens; sequences */
 } ds_cli_gen;
@@ -106,7 +106,7 @@ typedef struct {
 ds_rc ds_cli_text_init(ds_cli_text *t, const ds_tokenizer *tok, ds_err *err);
 void ds_cli_text_fini(ds_cli_text *t);
 /* Appends a token's text; held_bytes: of its event. Check text.oom at the end. */
-void ds_cli_text_push(ds_cli_text *t, int32_t id, uint32_t held_bytes);
+void ds_cli_text_push(ds_cli_text *t, ds_token id, uint32_t held_bytes);
 /* The last token completed this stop string: the text ends before it, or with `keep` behind it. */
 void ds_cli_text_cut(ds_cli_text *t, ds_str stop, bool keep);
 /* Bytes of text that can't become part of a stop string any more. */

@@ -17,10 +17,10 @@ static ds_rc embed(ds_cli_gen *g, const ds_picture *p, ds_gen_image *out, ds_err
 }
 
 /* Each placeholder becomes as many as its picture has tokens; the pictures' places among them. */
-static ds_rc place(ds_cli_request *q, const ds_picture *pictures, uint32_t n, uint32_t token, ds_err *err)
+static ds_rc place(ds_cli_request *q, const ds_picture *pictures, uint32_t n, ds_token token, ds_err *err)
 {
     size_t cap = q->ids.n + ds_request_image_extra_tokens(q->chat), at = 0;
-    uint32_t *p = realloc(q->ids.p, cap * sizeof *p);
+    ds_token *p = realloc(q->ids.p, cap * sizeof *p);
 
     if (!p)
         return ds_fail(err, DS_E_NOMEM, "out of memory");
@@ -51,7 +51,7 @@ ds_rc ds_cli_request_images(ds_cli_request *q, ds_cli_gen *g, ds_err *err)
     ds_picture *pictures;
     ds_images_opts o;
     ds_api_error why;
-    uint32_t token;
+    ds_token token;
     ds_rc rc;
 
     if (info->n_images == 0)

@@ -55,11 +55,11 @@ void ds_cli_request_fini(ds_cli_request *q)
     *q = (ds_cli_request){ 0 };
 }
 
-static ds_rc push_id(ds_cli_request *q, uint32_t id, ds_err *err)
+static ds_rc push_id(ds_cli_request *q, ds_token id, ds_err *err)
 {
     if (q->ids.n == q->ids.cap) {
         size_t cap = q->ids.cap ? 2 * q->ids.cap : 64;
-        uint32_t *p = realloc(q->ids.p, cap * sizeof *p);
+        ds_token *p = realloc(q->ids.p, cap * sizeof *p);
         if (!p)
             return ds_fail(err, DS_E_NOMEM, "out of memory");
         q->ids.p = p;
@@ -199,7 +199,7 @@ static ds_rc get_logprobs(ds_cli_request *q, const ds_json *obj, ds_err *err)
 }
 
 /* A list of token ids, to the end of what q->rule_ids holds. */
-static ds_rc get_ids(const ds_json *v, const char *field, uint32_t vocab, uint32_t *to, uint32_t *n, ds_err *err)
+static ds_rc get_ids(const ds_json *v, const char *field, uint32_t vocab, ds_token *to, uint32_t *n, ds_err *err)
 {
     if (!v)
         return DS_OK;
@@ -211,7 +211,7 @@ static ds_rc get_ids(const ds_json *v, const char *field, uint32_t vocab, uint32
             return wrong_type(t, field, "whole numbers", err);
         if (id < 0 || id >= vocab)
             return ds_fail(err, DS_E_FORMAT, "%s: %lld is outside the vocabulary, 0..%u", field, (long long)id, vocab - 1);
-        to[(*n)++] = (uint32_t)id;
+        to[(*n)++] = (ds_token)id;
     }
     return DS_OK;
 }

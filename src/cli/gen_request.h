@@ -15,7 +15,7 @@ typedef struct {
     uint32_t max_tokens;
     ds_str *stop; /* info.stop and info.logit_bias, where they aren't the chat request's own */
     ds_token_bias *bias;
-    uint32_t *rule_ids; /* info.stop_ids and info.allowed_ids, likewise */
+    ds_token *rule_ids; /* info.stop_ids and info.allowed_ids, likewise */
     ds_str *words;      /* info.bad_words, likewise */
     ds_bad_words bad;
     ds_gen_image *images; /* with embeddings of their own */

@@ -40,11 +40,11 @@ void ds_cli_model_close(ds_cli_model *m)
     *m = (ds_cli_model){ 0 };
 }
 
-static bool push(ds_cli_ids *ids, size_t *cap, int32_t v)
+static bool push(ds_cli_ids *ids, size_t *cap, ds_token v)
 {
     if (ids->n == *cap) {
         size_t more = *cap ? 2 * *cap : 256;
-        int32_t *p = realloc(ids->p, more * sizeof *p);
+        ds_token *p = realloc(ids->p, more * sizeof *p);
         if (!p)
             return false;
         ids->p = p;
@@ -57,7 +57,7 @@ static bool push(ds_cli_ids *ids, size_t *cap, int32_t v)
 /* A decimal number of any length. What no vocabulary has becomes -1, which ds_cli_ids_check refuses. */
 static bool push_text(ds_cli_ids *ids, size_t *cap, const char *text, size_t n)
 {
-    int32_t v = 0;
+    ds_token v = 0;
     bool minus = text[0] == '-', odd = false;
 
     for (size_t i = minus; i < n && !odd; i++)

@@ -21,7 +21,7 @@ void ds_cli_say_device(const char *asked, const char *name);
 void ds_cli_model_close(ds_cli_model *m);
 
 typedef struct {
-    int32_t *p; /* free() it */
+    ds_token *p; /* free() it */
     uint32_t n;
     uint32_t odd_at;   /* of the first id that no vocabulary can have */
     char odd_text[24]; /* that id as it stands, cut; "" = there is none */

@@ -29,9 +29,10 @@ struct ds_constrain {
     /* [const] */
     ds_constrain_opts o;
     ds_token_trie *trie;
-    uint32_t n_words, n_ids, think_end; /* DS_TOKEN_NONE: texts have no thoughts */
-    uint32_t *thought;                  /* [n_words] everything but the ends of a text */
-    int32_t *stop;
+    uint32_t n_words, n_ids;
+    ds_token think_end; /* DS_TOKEN_NONE: texts have no thoughts */
+    uint32_t *thought;  /* [n_words] everything but the ends of a text */
+    ds_token *stop;
     size_t n_stop;
     /* [table] */
     pthread_mutex_t table;
@@ -59,7 +60,7 @@ struct ds_constrained {
 
 /* ---- one vocabulary ---------------------------------------------------------------------------------------------- */
 
-static bool is_stop(const ds_constrain *c, int32_t id)
+static bool is_stop(const ds_constrain *c, ds_token id)
 {
     for (size_t i = 0; i < c->n_stop; i++)
         if (c->stop[i] == id)
@@ -73,7 +74,7 @@ static void allow_stops(const ds_constrain *c, uint32_t *words)
         words[c->stop[i] / 32] |= 1u << (c->stop[i] % 32);
 }
 
-ds_rc ds_constrain_create(ds_constrain **out, const ds_tokenizer *t, const int32_t *stop_ids, size_t n_stop_ids,
+ds_rc ds_constrain_create(ds_constrain **out, const ds_tokenizer *t, const ds_token *stop_ids, size_t n_stop_ids,
                           const ds_constrain_opts *opts, ds_err *err)
 {
     ds_constrain *c = calloc(1, sizeof *c);
@@ -105,7 +106,7 @@ ds_rc ds_constrain_create(ds_constrain **out, const ds_tokenizer *t, const int32
     for (; c->n_stop < n_stop_ids; c->n_stop++)
         c->stop[c->n_stop] = stop_ids[c->n_stop];
     for (uint32_t i = 0; i < c->n_ids; i++)
-        c->thought[i / 32] |= (uint32_t)!is_stop(c, (int32_t)i) << (i % 32);
+        c->thought[i / 32] |= (uint32_t)!is_stop(c, (ds_token)i) << (i % 32);
     *out = c;
     return DS_OK;
 }
@@ -306,14 +307,14 @@ ds_constrain_stats ds_constrain_stat(ds_constrain *c)
 /* ---- a request's texts ------------------------------------------------------------------------------------------- */
 
 /* Goes on by one token. False: it may not stand there, and p is where it was. */
-static bool step(ds_constrained *r, place *p, int32_t id)
+static bool step(ds_constrained *r, place *p, ds_token id)
 {
     const ds_constrain *c = r->c;
-    uint32_t taken = 0, token = (uint32_t)id;
+    uint32_t taken = 0;
     ds_err why = { 0 };
 
     if (p->phase == THOUGHT) {
-        if (token == c->think_end)
+        if (id == c->think_end)
             p->phase = GRAMMAR;
         return !is_stop(c, id);
     }
@@ -325,7 +326,7 @@ static bool step(ds_constrained *r, place *p, int32_t id)
     }
     if (p->phase == ENDED)
         return false;
-    if (ds_grammar_accept(r->e->g, c->trie, &p->at, &token, 1, &taken, &why) != DS_OK)
+    if (ds_grammar_accept(r->e->g, c->trie, &p->at, &id, 1, &taken, &why) != DS_OK)
         r->why = why;
     return taken == 1;
 }
@@ -348,7 +349,7 @@ static bool row(ds_constrained *r, const place *p, uint32_t *words)
     return true;
 }
 
-static uint32_t masks(void *ctx, uint32_t sample, const int32_t *drafts, uint32_t n, uint32_t *words, size_t ld)
+static uint32_t masks(void *ctx, uint32_t sample, const ds_token *drafts, uint32_t n, uint32_t *words, size_t ld)
 {
     ds_constrained *r = ctx;
     place p = r->samples[sample];
@@ -364,7 +365,7 @@ static uint32_t masks(void *ctx, uint32_t sample, const int32_t *drafts, uint32_
     return rows;
 }
 
-static void accept(void *ctx, uint32_t sample, const int32_t *tokens, uint32_t n)
+static void accept(void *ctx, uint32_t sample, const ds_token *tokens, uint32_t n)
 {
     ds_constrained *r = ctx;
 

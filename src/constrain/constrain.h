@@ -37,7 +37,7 @@ typedef struct {
 
 /* t isn't needed afterwards. stop_ids: those that end a text. opts may be NULL. DS_E_NOMEM. About 100 ms for 128k
  * tokens. */
-ds_rc ds_constrain_create(ds_constrain **out, const ds_tokenizer *t, const int32_t *stop_ids, size_t n_stop_ids,
+ds_rc ds_constrain_create(ds_constrain **out, const ds_tokenizer *t, const ds_token *stop_ids, size_t n_stop_ids,
                           const ds_constrain_opts *opts, ds_err *err);
 void ds_constrain_destroy(ds_constrain *c); /* NULL is fine */
 

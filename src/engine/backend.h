@@ -49,10 +49,10 @@ typedef struct {
     ds_sampler *sampler;           /* NULL on a stub. [device] while rows are in flight: counts of penalties */
     const ds_gen_grammar *grammar; /* NULL: none. Asked by the device, for rows of a step and until `forget` */
     const struct ds_rules *rules;  /* NULL: none */
-    int32_t *tail;                 /* [device] the last ids of the output: [ds_rules_memory] */
+    ds_token *tail;                /* [device] the last ids of the output: [ds_rules_memory] */
     uint32_t n_tail;               /* [device] */
     uint32_t sample;
-    const int32_t *stop_ids;
+    const ds_token *stop_ids;
     uint32_t n_stop_ids;
     uint32_t n_prompt;
     uint32_t limit;     /* tokens of prompt and output at most */
@@ -61,7 +61,7 @@ typedef struct {
     bool logprobs;
     uint64_t seed;
     uint64_t cookie, tag;
-    const int32_t *prompt;
+    const ds_token *prompt;
     uint32_t n_prompt_top;
     /* [device] what `all_logits` rows fill in, by position of the token that they predict: [n_prompt]; NULL: not wanted, or known already */
     float *prompt_lp;
@@ -69,7 +69,7 @@ typedef struct {
     ds_gen_logprob *prompt_top; /* [n_prompt][n_prompt_top]; NULL: n_prompt_top is 0 */
     /* [device] drawn, and not known to the grammar */
     uint32_t n_unread;
-    int32_t unread[DS_DEV_MAX_DRAFTS + 1];
+    ds_token unread[DS_DEV_MAX_DRAFTS + 1];
     /* [atomic] set by the loop: rows are skipped from now on. Relaxed: only saves work */
     atomic_bool stopped;
 } ds_dev_sample;
@@ -87,12 +87,12 @@ typedef struct {
     /* prompt rows: as in ds_seq. They replace the slot's live record */
     bool all_logits; /* every row has logits: those of prompt positions give log-probabilities. At most DS_DEV_PROMPT_LOGITS in a step */
     bool draw;       /* the last row's logits give the next token */
-    int32_t begin;   /* no draw: the token that stands behind the last row, decoding starts there; -1: more prompt rows follow */
-    const int32_t *tokens;
+    ds_token begin;  /* no draw: the token that stands behind the last row, decoding starts there; -1: more prompt rows follow */
+    const ds_token *tokens;
     const float *const *image;
     uint32_t pos, n, tail, enc_win, store_from, dec_from, dec_win;
     uint32_t n_before; /* DS_NONE: the history is in the slot */
-    int32_t before[DS_DEV_LOOKBACK];
+    ds_token before[DS_DEV_LOOKBACK];
 } ds_dev_rows;
 
 typedef struct {
@@ -104,7 +104,7 @@ typedef struct {
     bool skipped;     /* stopped, or ended before: nothing ran and nothing else here is set */
     bool saved;       /* save_to holds the state for position pos rounded down to a block */
     ds_rc rc;         /* this sequence failed: n_tokens are good, nothing more comes */
-    int32_t token[DS_DEV_MAX_DRAFTS + 1];
+    ds_token token[DS_DEV_MAX_DRAFTS + 1];
     float logprob[DS_DEV_MAX_DRAFTS + 1];
     ds_gen_logprob *top; /* [MAX_DRAFTS + 1][MAX_TOP], memory of the step */
 } ds_dev_out;
@@ -162,12 +162,12 @@ void ds_backend_null_bytes(const ds_engine_stub *o, uint64_t *block_bytes, uint6
 const char *ds_backend_null_fault(const ds_backend *b);
 /* The token that the null backend draws behind a prefix: for tests that compute a text on their own. `h` starts at 0
  * and is folded over all tokens in front. */
-uint64_t ds_backend_null_fold(uint64_t h, int32_t token);
-int32_t ds_backend_null_token(uint64_t h, uint64_t seed, uint32_t vocab);
+uint64_t ds_backend_null_fold(uint64_t h, ds_token token);
+ds_token ds_backend_null_token(uint64_t h, uint64_t seed, uint32_t vocab);
 
 /* Test hook: called on the device's thread with the drafts of a sample that stand behind its output token `index`;
  * it may change them. */
-typedef void ds_draft_hook(void *ctx, uint64_t cookie, uint32_t sample, uint32_t index, int32_t *drafts, uint32_t n);
+typedef void ds_draft_hook(void *ctx, uint64_t cookie, uint32_t sample, uint32_t index, ds_token *drafts, uint32_t n);
 void ds_backend_model_hook(ds_backend *b, ds_draft_hook *fn, void *ctx); /* while nothing is in flight */
 
 /* A thread that owns a runner and the pool. */

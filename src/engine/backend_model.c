@@ -20,7 +20,7 @@
 typedef struct {
     bool decoding, ended;
     uint32_t pos;
-    int32_t next; /* token at pos, not processed */
+    ds_token next; /* token at pos, not processed */
 } live;
 
 _Static_assert(DS_MAX_DRAWS == DS_DEV_MAX_DRAFTS + 1 && (int)DS_MAX_TOP == (int)DS_DEV_MAX_TOP, "a sequence is drawn for in one call");
@@ -30,7 +30,7 @@ typedef struct {
     uint32_t row; /* of the step */
     uint32_t pos;
     uint32_t drafts;
-    int32_t token[DS_DEV_MAX_DRAFTS + 1];
+    ds_token token[DS_DEV_MAX_DRAFTS + 1];
     float chance[DS_DEV_MAX_DRAFTS]; /* that all drafts up to here are kept, as the confidence head sees it */
     uint32_t logit;                  /* the first row of logits, counted in the step */
     uint32_t to_draw;                /* rows from which is still to be drawn: all of them, or 0 */
@@ -55,7 +55,7 @@ typedef struct {
     ds_seq *seqs;
     uint32_t *drafting; /* jobs that draft */
     ds_draft_seq *draft_seqs;
-    int32_t *draft_ids;
+    ds_token *draft_ids;
     float *conf;
     uint32_t *drawing; /* jobs that are drawn for now */
     uint32_t *ahead;   /* slots of the sequences that drafts are made ahead for */
@@ -207,7 +207,7 @@ static void cut_to_budget(model_dev *d, uint32_t budget, float least_chance)
 }
 
 /* Draft sequence of a row whose live position is `pos` and has `token`. */
-static ds_draft_seq draft_seq(const ds_dev_rows *r, uint32_t pos, int32_t token)
+static ds_draft_seq draft_seq(const ds_dev_rows *r, uint32_t pos, ds_token token)
 {
     /* what the sample's own random numbers would pick: with equal distributions they are the draws themselves */
     return (ds_draft_seq){ .slot = r->slot,
@@ -218,7 +218,7 @@ static ds_draft_seq draft_seq(const ds_dev_rows *r, uint32_t pos, int32_t token)
                            .index = pos + 1 - r->sample->n_prompt };
 }
 
-static void take_drafts(model_dev *d, const ds_dev_step *s, job *j, const int32_t *ids, const float *conf)
+static void take_drafts(model_dev *d, const ds_dev_step *s, job *j, const ds_token *ids, const float *conf)
 {
     const ds_dev_sample *sample = s->rows[j->row].sample;
     float chance = 1.0f;
@@ -361,7 +361,7 @@ static uint32_t first_draw_pos(const ds_dev_rows *r, const job *j)
 }
 
 /* A token of the output, for the masks behind it. */
-static void remember(ds_dev_sample *s, int32_t token)
+static void remember(ds_dev_sample *s, ds_token token)
 {
     uint32_t most = s->rules ? ds_rules_memory(s->rules) : 0;
 
@@ -377,7 +377,7 @@ static void remember(ds_dev_sample *s, int32_t token)
 static void apply_rules(model_dev *d, const job *j, ds_sample_rows *q, uint32_t *words)
 {
     const ds_dev_sample *s = d->now->rows[j->row].sample;
-    int32_t tail[DS_RULES_MAX_LENGTH + DS_DEV_MAX_DRAFTS];
+    ds_token tail[DS_RULES_MAX_LENGTH + DS_DEV_MAX_DRAFTS];
     uint32_t n = s->n_tail;
 
     if (n)
@@ -448,7 +448,7 @@ static ds_rc score_prompt(model_dev *d, const ds_dev_rows *r, uint32_t first)
         rc = ds_runner_read_logits(d->run, first + i, d->prompt_logits, NULL);
         if (rc != DS_OK)
             return rc;
-        ds_logprobs(logits, V, (int32_t)id, &s->prompt_lp[at], best, top);
+        ds_logprobs(logits, V, (ds_token)id, &s->prompt_lp[at], best, top);
         for (uint32_t t = 0; t < V; t++)
             rank += logits[t] > logits[id];
         s->prompt_rank[at] = rank;

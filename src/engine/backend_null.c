@@ -18,7 +18,7 @@ enum { WINDOW = 128, ROLLBACK = DS_DEV_MAX_DRAFTS + 1, LOOKBACK = 3, HIST = 64, 
 typedef struct {
     bool decoding, ended;
     uint32_t pos; /* DS_NONE: forgotten */
-    int32_t next;
+    ds_token next;
     uint64_t h;       /* of the tokens in front of pos */
     uint64_t step_no; /* of the last step that gave tokens */
     /* verify */
@@ -29,7 +29,7 @@ typedef struct {
 
 typedef struct {
     uint64_t h;
-    int32_t token;
+    ds_token token;
 } entry;
 
 typedef struct {
@@ -46,7 +46,7 @@ typedef struct {
     entry *kv; /* verify: [blocks][DS_KV_BLOCK_TOKENS]; else the last one of each block only */
     tail *tails;
     uint32_t *words; /* [1 + drafts][n_words] of masks */
-    int32_t draft[DS_DEV_MAX_DRAFTS];
+    ds_token draft[DS_DEV_MAX_DRAFTS];
     size_t n_words;
     uint64_t draws;   /* index of the next accepted count */
     uint64_t free_ns; /* when the device has done all before */
@@ -56,7 +56,7 @@ typedef struct {
     char fault[200];
 } null_dev;
 
-uint64_t ds_backend_null_fold(uint64_t h, int32_t token)
+uint64_t ds_backend_null_fold(uint64_t h, ds_token token)
 {
     h = (h ^ (uint32_t)token) * 0x9e3779b97f4a7c15ull;
     h ^= h >> 29;
@@ -64,9 +64,9 @@ uint64_t ds_backend_null_fold(uint64_t h, int32_t token)
     return h ^ h >> 32;
 }
 
-int32_t ds_backend_null_token(uint64_t h, uint64_t seed, uint32_t vocab)
+ds_token ds_backend_null_token(uint64_t h, uint64_t seed, uint32_t vocab)
 {
-    return (int32_t)((ds_backend_null_fold(h ^ seed, 77) >> 16) % vocab);
+    return (ds_token)((ds_backend_null_fold(h ^ seed, 77) >> 16) % vocab);
 }
 
 __attribute__((format(printf, 2, 3))) static void wrong(null_dev *d, const char *fmt, ...)
@@ -88,7 +88,7 @@ static entry *at(const null_dev *d, const ds_dev_rows *r, uint32_t pos)
     return d->o.verify ? &d->kv[(size_t)b * DS_KV_BLOCK_TOKENS + pos % DS_KV_BLOCK_TOKENS] : &d->kv[b];
 }
 
-static void store(const null_dev *d, const ds_dev_rows *r, uint32_t pos, uint64_t h, int32_t token)
+static void store(const null_dev *d, const ds_dev_rows *r, uint32_t pos, uint64_t h, ds_token token)
 {
     if (d->o.verify || pos % DS_KV_BLOCK_TOKENS == DS_KV_BLOCK_TOKENS - 1)
         *at(d, r, pos) = (entry){ h, token };
@@ -104,7 +104,7 @@ static void check_chain(null_dev *d, const ds_dev_rows *r, uint32_t pos)
     }
 }
 
-static void advance(null_dev *d, live *l, const ds_dev_rows *r, uint32_t pos, int32_t token, bool keep)
+static void advance(null_dev *d, live *l, const ds_dev_rows *r, uint32_t pos, ds_token token, bool keep)
 {
     l->h = ds_backend_null_fold(l->h, token);
     if (keep)
@@ -164,14 +164,14 @@ static void decoder_rows(null_dev *d, live *l, const ds_dev_rows *r)
 }
 
 /* The token behind the slot's text: the hash's, or the next one that the mask allows. -1: none is. */
-static int32_t pick(const null_dev *d, const ds_dev_sample *s, uint64_t h, uint32_t index, const uint32_t *allowed)
+static ds_token pick(const null_dev *d, const ds_dev_sample *s, uint64_t h, uint32_t index, const uint32_t *allowed)
 {
-    int32_t token = d->o.token ? d->o.token(d->o.ctx, s->tag, s->sample, index) : ds_backend_null_token(h, s->seed, d->base.vocab);
+    ds_token token = d->o.token ? d->o.token(d->o.ctx, s->tag, s->sample, index) : ds_backend_null_token(h, s->seed, d->base.vocab);
 
     for (uint32_t tried = 0; allowed && !(allowed[token / 32] >> (token % 32) & 1); tried++) {
         if (tried == d->base.vocab)
             return -1;
-        token = (int32_t)(((uint32_t)token + 1) % d->base.vocab);
+        token = (ds_token)(((uint32_t)token + 1) % d->base.vocab);
     }
     return token;
 }
@@ -185,7 +185,7 @@ static uint32_t masks(null_dev *d, ds_dev_sample *s, uint64_t h, uint32_t index,
     for (uint32_t i = 0; i < drafts; i++) {
         d->draft[i] = pick(d, s, h, index + i, NULL);
         if (i == right)
-            d->draft[i] = (int32_t)(((uint32_t)d->draft[i] + 1) % d->base.vocab);
+            d->draft[i] = (ds_token)(((uint32_t)d->draft[i] + 1) % d->base.vocab);
         h = ds_backend_null_fold(h, d->draft[i]);
     }
     if (s->n_unread)
@@ -195,11 +195,11 @@ static uint32_t masks(null_dev *d, ds_dev_sample *s, uint64_t h, uint32_t index,
 }
 
 /* The next token, from the mask if there is one. */
-static int32_t draw(const null_dev *d, const ds_dev_rows *r, const live *l, ds_dev_out *out, const uint32_t *allowed)
+static ds_token draw(const null_dev *d, const ds_dev_rows *r, const live *l, ds_dev_out *out, const uint32_t *allowed)
 {
     ds_dev_sample *s = r->sample;
     uint32_t index = l->pos - s->n_prompt, k = out->n_tokens;
-    int32_t token = pick(d, s, l->h, index, allowed);
+    ds_token token = pick(d, s, l->h, index, allowed);
 
     if (token < 0) {
         out->rc = DS_E_ARG;
@@ -210,7 +210,7 @@ static int32_t draw(const null_dev *d, const ds_dev_rows *r, const live *l, ds_d
     if (s->logprobs) {
         out->logprob[k] = -0.5f;
         for (uint32_t i = 0; i < s->n_top; i++)
-            out->top[k * DS_DEV_MAX_TOP + i] = (ds_gen_logprob){ (int32_t)(((uint32_t)token + i) % d->base.vocab), -0.5f - (float)i };
+            out->top[k * DS_DEV_MAX_TOP + i] = (ds_gen_logprob){ (ds_token)(((uint32_t)token + i) % d->base.vocab), -0.5f - (float)i };
     }
     out->token[k] = token;
     out->n_tokens++;

@@ -74,7 +74,7 @@ typedef struct {
 
     /* Bytes of a token for stop strings; NULL: stop strings are refused. Called from the thread that runs the loop; valid until its next
      * call. */
-    const char *(*token_bytes)(void *ctx, int32_t id, size_t *n);
+    const char *(*token_bytes)(void *ctx, ds_token id, size_t *n);
     void *ctx;
 
     ds_engine_clock clock; /* zeros: the monotonic clock */
@@ -100,7 +100,7 @@ typedef struct {
     uint64_t row_ns;  /* and so much for each row */
     uint32_t phases;  /* steps from a sequence's token to its next, as if several engines took turns; 0 = 1 */
     /* Token number `index` of a sample of a request with that tag; NULL: a function of prompt, seed and index. May be called twice for one token. */
-    int32_t (*token)(void *ctx, uint64_t tag, uint32_t sample, uint32_t index);
+    ds_token (*token)(void *ctx, uint64_t tag, uint32_t sample, uint32_t index);
     void *ctx;
     bool verify; /* model KV and window state by value and check every read; slow, for tests */
 } ds_engine_stub;

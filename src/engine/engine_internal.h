@@ -71,7 +71,7 @@ typedef struct ds_eng_sample {
     /* [const] */
     ds_eng_request *req;
 
-    int32_t *out;        /* [cap_out] */
+    ds_token *out;       /* [cap_out] */
     float *lp;           /* [cap_out], or NULL */
     uint16_t *held;      /* [cap_out], or NULL: no stop strings */
     ds_gen_logprob *top; /* [cap_out][n_top], or NULL */
@@ -136,7 +136,7 @@ struct ds_eng_request {
     uint32_t n_gone; /* [loop] */
 
     /* [const] */
-    int32_t *prompt;
+    ds_token *prompt;
     uint32_t n_prompt;
     ds_key ns; /* in front of the first block's key */
     bool no_cache, reproducible;
@@ -147,7 +147,7 @@ struct ds_eng_request {
     float *prompt_lp; /* [n_prompt] and the others likewise, or NULL; filled in by the device until sample 0 is scored, then [const] */
     uint32_t *prompt_rank;
     ds_gen_logprob *prompt_top;
-    int32_t stop_ids[MAX_STOP_IDS];
+    ds_token stop_ids[MAX_STOP_IDS];
     bool report_stop_id;
     uint32_t min_tokens;
     ds_rules *rules;
@@ -273,7 +273,7 @@ static inline uint64_t ds_eng_now_us(const ds_engine_opts *o)
 /* request.c: [any thread] */
 ds_rc ds_eng_request_create(ds_eng_request **out, const ds_engine *e, const ds_gen_request *q, ds_err *err);
 void ds_eng_request_free(ds_eng_request *r);
-static inline int32_t ds_eng_token(const ds_eng_sample *s, uint32_t pos)
+static inline ds_token ds_eng_token(const ds_eng_sample *s, uint32_t pos)
 {
     return pos < s->req->n_prompt ? s->req->prompt[pos] : s->out[pos - s->req->n_prompt];
 }

@@ -81,7 +81,7 @@ void ds_eng_end(ds_eng_loop *e, ds_eng_sample *s, ds_end_reason reason, uint64_t
 
 /* Runs the bytes of a token through all stop strings. True: one is complete; which and how many bytes of the text it
  * cuts are in the end event. */
-static bool stop_string(ds_eng_loop *e, ds_eng_sample *s, int32_t token)
+static bool stop_string(ds_eng_loop *e, ds_eng_sample *s, ds_token token)
 {
     const ds_eng_request *r = s->req;
     size_t n, i;
@@ -127,7 +127,7 @@ void ds_eng_replay_stops(ds_eng_loop *e, ds_eng_sample *s)
     }
 }
 
-static bool is_stop_id(const ds_eng_sample *s, int32_t token)
+static bool is_stop_id(const ds_eng_sample *s, ds_token token)
 {
     for (uint32_t i = 0; i < s->dev.n_stop_ids; i++)
         if (s->dev.stop_ids[i] == token)
@@ -138,7 +138,7 @@ static bool is_stop_id(const ds_eng_sample *s, int32_t token)
 static void take_tokens(ds_eng_loop *e, ds_eng_sample *s, const ds_dev_out *out, uint64_t now_us)
 {
     for (uint32_t i = 0; i < out->n_tokens; i++) {
-        int32_t token = out->token[i];
+        ds_token token = out->token[i];
         uint64_t since = s->n_out ? s->last_us : s->req->added_us;
         if (!s->first_us)
             s->first_us = now_us;
@@ -188,7 +188,7 @@ static const ds_key *key_before(const ds_eng_sample *s, uint32_t i)
 
 static void block_key(ds_eng_sample *s, uint32_t i)
 {
-    int32_t tokens[DS_KV_BLOCK_TOKENS];
+    ds_token tokens[DS_KV_BLOCK_TOKENS];
     uint32_t pos = i * DS_KV_BLOCK_TOKENS;
 
     for (uint32_t k = 0; k < DS_KV_BLOCK_TOKENS; k++)

@@ -280,7 +280,7 @@ static ds_rc check_record(const ds_engine *e, const ds_eng_request *r, const ds_
         return ds_fail(err, DS_E_FORMAT, "handoff: %u tokens of prompt and %u of output, the request has %u and room for %u", h->n_prompt,
                        h->n_out, r->n_prompt, s->cap_out);
     for (uint32_t i = 0; i < h->n_prompt + h->n_out; i++) {
-        int32_t token = ds_kv_handoff_token(h, i);
+        ds_token token = ds_kv_handoff_token(h, i);
         if (i < h->n_prompt ? token != r->prompt[i] : token < 0 || (uint32_t)token >= e->dev->vocab)
             return ds_fail(err, DS_E_FORMAT, "handoff: token %u is %d", i, token);
     }

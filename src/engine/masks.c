@@ -17,7 +17,7 @@ typedef struct {
     /* [mu]; the rest belongs to the device's thread while IDLE or ANSWERED, else to the thread that answers */
     place_state state;
     ds_dev_sample *sample;
-    int32_t draft[DS_DEV_MAX_DRAFTS];
+    ds_token draft[DS_DEV_MAX_DRAFTS];
     uint32_t n_drafts;
     uint32_t rows; /* the answer */
 } place;
@@ -92,7 +92,7 @@ static void *answers(void *arg)
     return NULL;
 }
 
-void ds_masks_ask(ds_masks *m, uint32_t seat, ds_dev_sample *s, const int32_t *drafts, uint32_t *n)
+void ds_masks_ask(ds_masks *m, uint32_t seat, ds_dev_sample *s, const ds_token *drafts, uint32_t *n)
 {
     place *p = &m->seat[seat];
 

@@ -28,7 +28,7 @@ uint64_t ds_masks_words_bytes(uint32_t n_seats, uint32_t drafts, size_t ld);
 
 /* Asks for the masks behind s's text and n drafts, n <= drafts. A question of the same seat that was left from a step
  * before stands instead; then it is *n that follows: as many drafts as both begin with. */
-void ds_masks_ask(ds_masks *m, uint32_t seat, ds_dev_sample *s, const int32_t *drafts, uint32_t *n);
+void ds_masks_ask(ds_masks *m, uint32_t seat, ds_dev_sample *s, const ds_token *drafts, uint32_t *n);
 /* THERE: *words is the first row, *rows their number (0: the text can't go on); valid until used. */
 ds_masks_state ds_masks_poll(ds_masks *m, uint32_t seat, const uint32_t **words, uint32_t *rows);
 /* Waits until one more question has been answered than when this was called last, until until_ns of ds_now_ns, or

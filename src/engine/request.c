@@ -84,8 +84,8 @@ static ds_rc check(const ds_engine *e, const ds_gen_request *q, ds_err *err)
     if (rc != DS_OK)
         return rc;
     for (size_t i = 0; i < q->n_bias; i++)
-        if (q->bias[i].id >= vocab || !isfinite(q->bias[i].bias))
-            return ds_fail(err, DS_E_ARG, "logit_bias: %g for id %u: outside the vocabulary of %u, or not finite", (double)q->bias[i].bias,
+        if ((uint32_t)q->bias[i].id >= vocab || !isfinite(q->bias[i].bias))
+            return ds_fail(err, DS_E_ARG, "logit_bias: %g for id %d: outside the vocabulary of %u, or not finite", (double)q->bias[i].bias,
                            q->bias[i].id, vocab);
     for (uint32_t i = 0; i < q->n_prompt; i++)
         if ((q->prompt[i] < 0 || (uint32_t)q->prompt[i] >= vocab) && !in_image(q, i))

@@ -10,7 +10,7 @@ struct ds_rules {
     uint32_t memory;   /* see the header */
     uint32_t n_longer; /* sequences of two ids and more */
     uint32_t *always;  /* [n_words] what is drawn where no longer sequence ends */
-    int32_t *ids;      /* of the longer ones, one behind the other */
+    ds_token *ids;     /* of the longer ones, one behind the other */
     uint32_t *at;      /* [n_longer + 1] */
 };
 
@@ -116,12 +116,12 @@ uint32_t ds_rules_memory(const ds_rules *r)
     return r->memory;
 }
 
-void ds_rules_mask(const ds_rules *r, const int32_t *tail, uint32_t n_tail, bool masked, uint32_t *words)
+void ds_rules_mask(const ds_rules *r, const ds_token *tail, uint32_t n_tail, bool masked, uint32_t *words)
 {
     for (uint32_t i = 0; i < r->n_words; i++)
         words[i] = masked ? words[i] & r->always[i] : r->always[i];
     for (uint32_t i = 0; i < r->n_longer; i++) {
-        const int32_t *s = r->ids + r->at[i];
+        const ds_token *s = r->ids + r->at[i];
         uint32_t n = r->at[i + 1] - r->at[i] - 1, last = (uint32_t)s[n];
         if (n <= n_tail && has(words, last) && memcmp(tail + n_tail - n, s, n * sizeof *s) == 0)
             forbid(words, last);

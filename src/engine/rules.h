@@ -24,6 +24,6 @@ void ds_rules_destroy(ds_rules *r); /* NULL is fine */
 uint32_t ds_rules_memory(const ds_rules *r);
 /* Takes from the mask what isn't allowed; `masked` false: everything is, and words is filled here. tail: the last
  * n_tail ids of the output, oldest first; fewer than memory only where the output is shorter. */
-void ds_rules_mask(const ds_rules *r, const int32_t *tail, uint32_t n_tail, bool masked, uint32_t *words);
+void ds_rules_mask(const ds_rules *r, const ds_token *tail, uint32_t n_tail, bool masked, uint32_t *words);
 
 #endif

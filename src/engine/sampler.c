@@ -76,10 +76,10 @@ ds_rc ds_sampler_create(ds_sampler **out, ds_device *d, uint32_t vocab, const ds
     if (rc != DS_OK)
         return rc;
     for (size_t i = 0; i < n_bias; i++) {
-        if (bias[i].id >= vocab)
-            return ds_fail(err, DS_E_ARG, "logit_bias: id %u is outside the vocabulary of %u", bias[i].id, vocab);
+        if ((uint32_t)bias[i].id >= vocab)
+            return ds_fail(err, DS_E_ARG, "logit_bias: id %d is outside the vocabulary of %u", bias[i].id, vocab);
         if (!isfinite(bias[i].bias))
-            return ds_fail(err, DS_E_ARG, "logit_bias: the value for id %u is not finite", bias[i].id);
+            return ds_fail(err, DS_E_ARG, "logit_bias: the value for id %d is not finite", bias[i].id);
     }
 
     ds_sampler *s = calloc(1, sizeof *s);
@@ -121,7 +121,7 @@ void ds_sampler_destroy(ds_sampler *s)
     free(s);
 }
 
-void ds_sampler_see_prompt(ds_sampler *s, const int32_t *ids, size_t n)
+void ds_sampler_see_prompt(ds_sampler *s, const ds_token *ids, size_t n)
 {
     uint8_t *seen = (uint8_t *)s->how.in_prompt; /* const for the draws */
 
@@ -129,15 +129,15 @@ void ds_sampler_see_prompt(ds_sampler *s, const int32_t *ids, size_t n)
         seen[ids[i]] = 1;
 }
 
-void ds_sampler_see_output(ds_sampler *s, int32_t id)
+void ds_sampler_see_output(ds_sampler *s, ds_token id)
 {
     if (s->how.n_output)
         s->how.n_output[id]++;
 }
 
-ds_rc ds_sampler_set_stops(ds_sampler *s, const int32_t *ids, size_t n, uint32_t upto, ds_err *err)
+ds_rc ds_sampler_set_stops(ds_sampler *s, const ds_token *ids, size_t n, uint32_t upto, ds_err *err)
 {
-    int32_t *list = n ? ds_mem_take(&s->mem, DS_MEM_STAGE, n * sizeof *ids, NULL) : NULL;
+    ds_token *list = n ? ds_mem_take(&s->mem, DS_MEM_STAGE, n * sizeof *ids, NULL) : NULL;
 
     if (n && !list)
         return ds_fail(err, DS_E_NOMEM, "sampler: out of memory");
@@ -155,7 +155,7 @@ const ds_draw *ds_sampler_how(const ds_sampler *s)
 }
 
 ds_rc ds_sampler_draw(const ds_sampler *s, ds_sampler_scratch *tmp, const float *logits, const uint32_t *allowed, uint64_t index,
-                      int32_t *token, ds_err *err)
+                      ds_token *token, ds_err *err)
 {
     return ds_draw_token(&s->how, s->vocab, &tmp->d, logits, allowed, index, token)
                ? DS_OK

@@ -30,11 +30,11 @@ ds_rc ds_sampler_create(ds_sampler **out, ds_device *d, uint32_t vocab, const ds
 void ds_sampler_destroy(ds_sampler *s); /* NULL is fine */
 
 /* Tell the sampler of prompt tokens (repetition penalty only) and of each token that became output. Ids < vocab. */
-void ds_sampler_see_prompt(ds_sampler *s, const int32_t *ids, size_t n);
-void ds_sampler_see_output(ds_sampler *s, int32_t id);
+void ds_sampler_see_prompt(ds_sampler *s, const ds_token *ids, size_t n);
+void ds_sampler_see_output(ds_sampler *s, ds_token id);
 /* Ids (< vocab, copied) that end a text. None is drawn for an output position below `upto`, unless nothing else is
  * allowed there. DS_E_NOMEM. */
-ds_rc ds_sampler_set_stops(ds_sampler *s, const int32_t *ids, size_t n, uint32_t upto, ds_err *err);
+ds_rc ds_sampler_set_stops(ds_sampler *s, const ds_token *ids, size_t n, uint32_t upto, ds_err *err);
 
 /* For ds_op_sample, until destroy; while it is on the device nobody else touches the sampler. */
 const ds_draw *ds_sampler_how(const ds_sampler *s);
@@ -44,7 +44,7 @@ const ds_draw *ds_sampler_how(const ds_sampler *s);
 /* The token for output position `index`. logits: [vocab], finite, not changed. allowed: bit i % 32 of word i / 32
  * set = token i may be drawn, or NULL. If the mask forbids everything: DS_E_ARG. O(vocab). */
 ds_rc ds_sampler_draw(const ds_sampler *s, ds_sampler_scratch *tmp, const float *logits, const uint32_t *allowed, uint64_t index,
-                      int32_t *token, ds_err *err);
+                      ds_token *token, ds_err *err);
 
 /* The final distribution for position `index` (after all filters) as probs[vocab], sums to 1: what rejection
  * sampling compares. Same conditions. */

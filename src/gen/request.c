@@ -1,6 +1,6 @@
 #include <ds/gen_request.h>
 
-static size_t join(int32_t *to, const ds_request_info_data *info, const ds_gen_beside *b)
+static size_t join(ds_token *to, const ds_request_info_data *info, const ds_gen_beside *b)
 {
     size_t n = 0;
 
@@ -9,7 +9,7 @@ static size_t join(int32_t *to, const ds_request_info_data *info, const ds_gen_b
             to[n] = b->stop_ids[i];
     for (uint32_t i = 0; i < info->n_stop_ids; i++, n++)
         if (n < DS_GEN_MAX_STOP_IDS)
-            to[n] = (int32_t)info->stop_ids[i];
+            to[n] = info->stop_ids[i];
     return n;
 }
 
@@ -18,7 +18,7 @@ ds_gen_request ds_gen_request_of(const ds_request_info_data *info, const ds_gen_
     bool logprobs = info->logprobs || info->include_logprobs, echo = info->echo_prompt && logprobs;
     uint32_t max_tokens = b->max_tokens ? b->max_tokens : 1;
     ds_gen_request q = {
-        .prompt = (const int32_t *)b->ids,
+        .prompt = b->ids,
         .n_prompt = (uint32_t)b->n_ids,
         .max_tokens = max_tokens,
         .min_tokens = info->min_tokens < max_tokens ? info->min_tokens : max_tokens,
@@ -28,7 +28,7 @@ ds_gen_request ds_gen_request_of(const ds_request_info_data *info, const ds_gen_
         .n_bias = info->n_logit_bias,
         .bad = b->bad,
         .n_bad = b->n_bad,
-        .allowed = (const int32_t *)info->allowed_ids,
+        .allowed = info->allowed_ids,
         .n_allowed = info->n_allowed_ids,
         .stop_ids = room->stop_ids,
         .n_stop_ids = join(room->stop_ids, info, b),

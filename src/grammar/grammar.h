@@ -134,10 +134,10 @@ uint32_t ds_token_trie_words(const ds_token_trie *t); /* 32-bit words of a mask:
  * undefined. */
 ds_rc ds_grammar_mask(ds_grammar *g, const ds_token_trie *t, ds_gstate s, uint32_t *words, ds_err *err);
 /* Tokens in order, while they are legal: *taken of n, *s after them. DS_E_AGAIN as above. */
-ds_rc ds_grammar_accept(ds_grammar *g, const ds_token_trie *t, ds_gstate *s, const uint32_t *ids, uint32_t n, uint32_t *taken, ds_err *err);
+ds_rc ds_grammar_accept(ds_grammar *g, const ds_token_trie *t, ds_gstate *s, const ds_token *ids, uint32_t n, uint32_t *taken, ds_err *err);
 /* The mask after s and after each legal draft, one every `ld` words: *rows = 1 + the number of drafts before the
  * first illegal one. */
-ds_rc ds_grammar_masks(ds_grammar *g, const ds_token_trie *t, ds_gstate s, const uint32_t *drafts, uint32_t n, uint32_t *words, size_t ld,
+ds_rc ds_grammar_masks(ds_grammar *g, const ds_token_trie *t, ds_gstate s, const ds_token *drafts, uint32_t n, uint32_t *words, size_t ld,
                        uint32_t *rows, ds_err *err);
 
 /* Appends the bytes that must come next, one after another, as long as the text can't end and only one can follow; *s

@@ -379,10 +379,10 @@ ds_rc ds_grammar_mask(ds_grammar *g, const ds_token_trie *t, ds_gstate s, uint32
     return DS_OK;
 }
 
-ds_rc ds_grammar_accept(ds_grammar *g, const ds_token_trie *t, ds_gstate *s, const uint32_t *ids, uint32_t n, uint32_t *taken, ds_err *err)
+ds_rc ds_grammar_accept(ds_grammar *g, const ds_token_trie *t, ds_gstate *s, const ds_token *ids, uint32_t n, uint32_t *taken, ds_err *err)
 {
     for (*taken = 0; *taken < n; ++*taken) {
-        uint32_t id = ids[*taken];
+        uint32_t id = (uint32_t)ids[*taken];
         size_t len = id < t->n_tokens ? t->at[id + 1] - t->at[id] : 0, got;
         ds_gstate to = *s;
         ds_rc rc = ds_grammar_read(g, &to, t->bytes + (len ? t->at[id] : 0), len, &got, err);
@@ -395,7 +395,7 @@ ds_rc ds_grammar_accept(ds_grammar *g, const ds_token_trie *t, ds_gstate *s, con
     return DS_OK;
 }
 
-ds_rc ds_grammar_masks(ds_grammar *g, const ds_token_trie *t, ds_gstate s, const uint32_t *drafts, uint32_t n, uint32_t *words, size_t ld,
+ds_rc ds_grammar_masks(ds_grammar *g, const ds_token_trie *t, ds_gstate s, const ds_token *drafts, uint32_t n, uint32_t *words, size_t ld,
                        uint32_t *rows, ds_err *err)
 {
     for (*rows = 0;;) {

@@ -593,7 +593,7 @@ typedef struct {
     uint32_t n_bias, n_stop;
     uint32_t stop_upto;        /* stop ids aren't drawn for output positions below this, unless nothing else is allowed */
     const ds_token_bias *bias; /* [n_bias] */
-    const int32_t *stop;       /* [n_stop]: they end a text and aren't counted */
+    const ds_token *stop;      /* [n_stop]: they end a text and aren't counted */
     uint32_t *n_output;        /* [vocab] times seen in the output; NULL when no penalty is on */
     const uint8_t *in_prompt;  /* [vocab]; NULL when the repetition penalty is off */
 } ds_draw;
@@ -607,19 +607,19 @@ typedef struct {
     uint32_t row, n;         /* n <= DS_MAX_DRAWS */
     uint32_t n_top;          /* <= DS_MAX_TOP */
     bool logprobs;
-    int32_t draft[DS_MAX_DRAWS - 1]; /* [n - 1]: the tokens that rows behind the first were computed with */
+    ds_token draft[DS_MAX_DRAWS - 1]; /* [n - 1]: the tokens that rows behind the first were computed with */
 } ds_sample_rows;
 
 typedef struct {
     uint32_t n;   /* draws that stand: the first one, and one more for each draft that was drawn before */
     bool stopped; /* the last is a stop id */
     bool none;    /* behind them nothing is allowed */
-    int32_t token[DS_MAX_DRAWS];
+    ds_token token[DS_MAX_DRAWS];
     float logprob[DS_MAX_DRAWS]; /* of the raw logits */
 } ds_drawn;
 
 typedef struct {
-    int32_t id; /* -1: the vocabulary is smaller than the list */
+    ds_token id; /* DS_TOKEN_NONE: the vocabulary is smaller than the list */
     float logprob;
 } ds_logprob;
 
@@ -652,7 +652,7 @@ typedef struct {
     const ds_drawn *drawn;    /* [n] */
     const ds_seq_rows *first; /* [n]; all with the same count */
     uint32_t n;
-    int32_t fill;
+    ds_token fill;
     ds_seq_rows *seq;     /* [n] */
     int32_t *id;          /* [n][count] */
     ds_sample_rows *draw; /* [n]; NULL: not wanted */

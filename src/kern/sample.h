@@ -19,7 +19,7 @@ typedef struct {
 /* The token for output position `index`. logits: [vocab], finite. allowed: NULL or bits. False: nothing is allowed.
  * O(vocab). */
 bool ds_draw_token(const ds_draw *s, uint32_t vocab, ds_draw_scratch *tmp, const float *logits, const uint32_t *allowed, uint64_t index,
-                   int32_t *token);
+                   ds_token *token);
 /* The final distribution for that position, sums to 1. False: nothing is allowed. */
 bool ds_draw_probs(const ds_draw *s, uint32_t vocab, ds_draw_scratch *tmp, const float *logits, const uint32_t *allowed, uint64_t index,
                    float *probs);
@@ -30,7 +30,7 @@ int32_t ds_argmax(const float *logits, uint32_t vocab); /* ties: lower id */
 
 /* log softmax of the raw logits: *chosen for `token`, top[0..n_top) the n_top most likely in falling order (ties:
  * lower id; id -1: the vocabulary is smaller). O(vocab). */
-void ds_logprobs(const float *logits, uint32_t vocab, int32_t token, float *chosen, ds_logprob *top, uint32_t n_top);
+void ds_logprobs(const float *logits, uint32_t vocab, ds_token token, float *chosen, ds_logprob *top, uint32_t n_top);
 
 /* Scratch that ds_sample_ref takes for each member. */
 size_t ds_sample_scratch(uint32_t vocab);

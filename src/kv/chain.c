@@ -54,7 +54,7 @@ void ds_chain_ns(ds_key *out, const ds_kv_identity *id, const char *domain, cons
     ds_sha256(out->b, f.b, f.n);
 }
 
-void ds_chain_next(ds_key *out, const ds_key *before, const int32_t *tokens, uint32_t pos, const ds_kv_span *spans, size_t n_spans)
+void ds_chain_next(ds_key *out, const ds_key *before, const ds_token *tokens, uint32_t pos, const ds_kv_span *spans, size_t n_spans)
 {
     fields f;
     uint8_t h[32];

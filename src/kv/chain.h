@@ -14,6 +14,8 @@
 
 #include <stddef.h>
 
+#include <ds/token.h>
+
 #include "kv/key.h"
 
 /* What the bytes of a block depend on besides its tokens. Each is a SHA-256 value, or zeros: unknown, and then keys
@@ -35,7 +37,7 @@ typedef struct {
 void ds_chain_ns(ds_key *out, const ds_kv_identity *id, const char *domain, const char *salt);
 /* Key of the block at `pos` (a multiple of DS_KV_BLOCK_TOKENS) with these DS_KV_BLOCK_TOKENS tokens, from the key of
  * the block before it. spans: of the whole prompt, in order, not overlapping; those outside the block don't matter. */
-void ds_chain_next(ds_key *out, const ds_key *before, const int32_t *tokens, uint32_t pos, const ds_kv_span *spans, size_t n_spans);
+void ds_chain_next(ds_key *out, const ds_key *before, const ds_token *tokens, uint32_t pos, const ds_kv_span *spans, size_t n_spans);
 /* What the window state behind the block with this key is kept under, in a store that has both. */
 void ds_chain_state(ds_key *out, const ds_key *block);
 

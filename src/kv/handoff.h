@@ -8,6 +8,8 @@
 
 #include <stddef.h>
 
+#include <ds/token.h>
+
 #include "base/err.h"
 #include "kv/key.h"
 
@@ -31,10 +33,10 @@ typedef struct {
     const uint8_t *state, *block;
 } ds_kv_handoff;
 
-static inline int32_t ds_kv_handoff_token(const ds_kv_handoff *h, uint32_t i)
+static inline ds_token ds_kv_handoff_token(const ds_kv_handoff *h, uint32_t i)
 {
     const uint8_t *at = h->tokens + 4 * (size_t)i;
-    return (int32_t)((uint32_t)at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16 | (uint32_t)at[3] << 24);
+    return (ds_token)((uint32_t)at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16 | (uint32_t)at[3] << 24);
 }
 
 /* Of the record, from its counts and sizes. */

@@ -27,7 +27,7 @@ ds_rc ds_kv_state_read(ds_kv_state *s, const uint8_t in[DS_KV_STATE_HEADER], ds_
     if (version != DS_KV_STATE_VERSION)
         return ds_fail(err, DS_E_FORMAT, "state: version %u, this program reads %u", version, DS_KV_STATE_VERSION);
     *s = (ds_kv_state){ .pos = (uint32_t)get_le(in + 16, 4),
-                        .next = (int32_t)get_le(in + 20, 4),
+                        .next = (ds_token)get_le(in + 20, 4),
                         .decoding = flags & DECODING,
                         .ended = flags & ENDED,
                         .approx = flags & APPROX,

@@ -8,6 +8,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include <ds/token.h>
+
 #include "base/err.h"
 
 enum { DS_KV_STATE_HEADER = 64 };
@@ -16,7 +18,7 @@ enum { DS_KV_STATE_HEADER = 64 };
 
 typedef struct {
     uint32_t pos;        /* P: the position that comes next */
-    int32_t next;        /* the token that stands there; -1: it isn't known, more prompt rows follow */
+    ds_token next;       /* the token that stands there; -1: it isn't known, more prompt rows follow */
     bool decoding;       /* `next` may be processed */
     bool ended;          /* the text is complete */
     bool approx;         /* rests on a replay */

@@ -80,7 +80,7 @@ static void copy(ds_runner *r, void *dst, size_t ldd, const void *src, size_t ld
 }
 
 /* Sequences first .. first + n - 1 of the block: logits, then draft after draft. draw: NULL, or how. */
-static void choose(ds_runner *r, uint32_t first, uint32_t n, const int32_t *ids, const ds_sample_rows *draw)
+static void choose(ds_runner *r, uint32_t first, uint32_t n, const ds_token *ids, const ds_sample_rows *draw)
 {
     const ds_config *c = &r->m->c;
     const ds_weights *w = &r->m->w;
@@ -132,7 +132,7 @@ static void choose(ds_runner *r, uint32_t first, uint32_t n, const int32_t *ids,
 }
 
 /* Blocks of the sequences that `seq` describes and their drafts. */
-static void draft_rows(ds_runner *r, const ds_recording *shape, const ds_seq_rows *seq, const int32_t *ids, const ds_sample_rows *draw)
+static void draft_rows(ds_runner *r, const ds_recording *shape, const ds_seq_rows *seq, const ds_token *ids, const ds_sample_rows *draw)
 {
     const ds_config *c = &r->m->c;
 
@@ -169,7 +169,7 @@ static void put_ahead(ds_runner *r, const ds_recording *shape)
     kern(r)->accept(&r->e, &(ds_op_accept){ .drawn = r->drawn,
                                             .first = r->ahead.first,
                                             .n = shape->seqs,
-                                            .fill = (int32_t)r->m->c.dspark_noise_token_id,
+                                            .fill = (ds_token)r->m->c.dspark_noise_token_id,
                                             .seq = r->ahead_seq,
                                             .id = r->ahead_id,
                                             .draw = draw });
@@ -186,7 +186,7 @@ static void fetch(ds_runner *r, uint32_t n_seqs, ds_fence *f)
     ds_runner_ask(r, r->draft_answer, f);
 }
 
-static ds_rc fetched(ds_runner *r, uint32_t n_seqs, ds_fence *f, int32_t *ids, float *conf, ds_err *err)
+static ds_rc fetched(ds_runner *r, uint32_t n_seqs, ds_fence *f, ds_token *ids, float *conf, ds_err *err)
 {
     size_t n = (size_t)n_seqs * r->m->c.dspark_block_size;
     ds_rc rc = ds_runner_heed(r, r->draft_answer, f, err);
@@ -199,7 +199,7 @@ static ds_rc fetched(ds_runner *r, uint32_t n_seqs, ds_fence *f, int32_t *ids, f
     return rc;
 }
 
-ds_rc ds_runner_draft(ds_runner *r, const ds_draft_seq *seqs, uint32_t n_seqs, int32_t *ids, float *conf, ds_err *err)
+ds_rc ds_runner_draft(ds_runner *r, const ds_draft_seq *seqs, uint32_t n_seqs, ds_token *ids, float *conf, ds_err *err)
 {
     ds_rc rc = check_drafts(r, seqs, n_seqs, err);
     bool draws;
@@ -236,7 +236,7 @@ ds_rc ds_runner_draft_ahead(ds_runner *r, const ds_draft_seq *seqs, uint32_t n_s
     return DS_OK;
 }
 
-ds_rc ds_runner_drafted(ds_runner *r, int32_t *ids, float *conf, ds_err *err)
+ds_rc ds_runner_drafted(ds_runner *r, ds_token *ids, float *conf, ds_err *err)
 {
     uint32_t n = r->n_ahead;
 

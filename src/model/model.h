@@ -187,9 +187,9 @@ typedef struct {
     const uint32_t *blocks; /* ids of the blocks that cover positions 0 .. pos + n - 1, in order */
     uint32_t n_blocks;
     uint32_t pos, n;           /* n >= 1 */
-    const int32_t *tokens;     /* [n]; ids in range; the id at image positions isn't looked at */
+    const ds_token *tokens;    /* [n]; ids in range; the id at image positions isn't looked at */
     const float *const *image; /* [n] or NULL: embedding (hidden_size f32) of a position inside an image span, NULL elsewhere */
-    const int32_t *before;     /* NULL: history is in the slot. Else the min(pos, lookback) ids before pos, oldest first, -1 in images */
+    const ds_token *before;    /* NULL: history is in the slot. Else the min(pos, lookback) ids before pos, oldest first, -1 in images */
     uint32_t enc_win;          /* encoder window attention sees nothing before this position */
     uint32_t store_from;       /* KV entries completed by earlier positions are cached and not rewritten */
     uint32_t dec_from;         /* first position of the decoder rows; pos + n: the decoder isn't run */
@@ -217,7 +217,7 @@ uint32_t ds_runner_kept(const ds_runner *r);
 typedef struct {
     uint32_t slot;
     uint32_t pos;    /* position p + 1 of `token`; all positions <= p have been through the decoder or are before win_lo */
-    int32_t token;   /* the token at pos, not yet processed */
+    ds_token token;  /* the token at pos, not yet processed */
     uint32_t win_lo; /* first position in the draft rings: the dec_win of the sequence's last prefill */
     const ds_draw
         *how; /* drafts are what it would draw for output positions index, index + 1, ...; needs device_logits. NULL: the largest logit */
@@ -226,7 +226,7 @@ typedef struct {
 
 /* Drafts for all sequences: ids[s*B + i] proposes the token at pos + 1 + i; conf[s*B + i] = sigmoid(z_i), not the
  * running product; B = dspark_block_size. n_seqs * B <= max_rows. Changes no state. conf may be NULL. */
-ds_rc ds_runner_draft(ds_runner *r, const ds_draft_seq *seqs, uint32_t n_seqs, int32_t *ids, float *conf, ds_err *err);
+ds_rc ds_runner_draft(ds_runner *r, const ds_draft_seq *seqs, uint32_t n_seqs, ds_token *ids, float *conf, ds_err *err);
 
 /* ---- drawing tokens (device_logits) ---- */
 
@@ -243,7 +243,7 @@ const ds_drawn *ds_runner_drawn(const ds_runner *r, const ds_logprob **top);
  * ds_runner_draft, and before ds_runner_wait, which doesn't wait for them. */
 ds_rc ds_runner_draft_ahead(ds_runner *r, const ds_draft_seq *seqs, uint32_t n_seqs, ds_err *err);
 /* Waits for them, and before anything else is put on the run: results as of ds_runner_draft. */
-ds_rc ds_runner_drafted(ds_runner *r, int32_t *ids, float *conf, ds_err *err);
+ds_rc ds_runner_drafted(ds_runner *r, ds_token *ids, float *conf, ds_err *err);
 
 /* Row `row` of the last step's logits, [vocab], to ordinary memory of the host. Waits. */
 ds_rc ds_runner_read_logits(ds_runner *r, uint32_t row, float *to, ds_err *err);
@@ -309,11 +309,11 @@ typedef ds_rc ds_logits_fn(void *ctx, const float *logits, uint32_t rows, uint32
 
 /* Processes tokens[n .. total) after the n already processed (tokens[0..n) are those), in chunks, as a prompt in the
  * mode of `s`; gives the logits of the last `last` rows in order. In ced mode last <= window. */
-ds_rc ds_solo_prefill(ds_solo *s, const int32_t *tokens, uint32_t total, uint32_t last, ds_logits_fn *fn, void *ctx, ds_err *err);
+ds_rc ds_solo_prefill(ds_solo *s, const ds_token *tokens, uint32_t total, uint32_t last, ds_logits_fn *fn, void *ctx, ds_err *err);
 /* As above, but first forgets all window state and replays (spec 5.4): only the KV entries of the n tokens before
  * stay. ced mode. */
-ds_rc ds_solo_resume(ds_solo *s, const int32_t *tokens, uint32_t total, uint32_t last, ds_logits_fn *fn, void *ctx, ds_err *err);
+ds_rc ds_solo_resume(ds_solo *s, const ds_token *tokens, uint32_t total, uint32_t last, ds_logits_fn *fn, void *ctx, ds_err *err);
 /* k decode or verify rows: logits of all of them; s->n grows by k. To reject rows, lower s->n by at most k - 1. */
-ds_rc ds_solo_decode(ds_solo *s, const int32_t *tokens, uint32_t k, const float **logits, ds_err *err);
+ds_rc ds_solo_decode(ds_solo *s, const ds_token *tokens, uint32_t k, const float **logits, ds_err *err);
 
 #endif

@@ -123,9 +123,9 @@ struct ds_runner {
     unsigned char *said; /* laid out as `host` says */
     ds_said host;
     ds_answer *answer, *draft_answer;
-    float *image_in;      /* [max_rows][d] */
-    float *host_logits;   /* [logit_cap][vocab]; NULL: o.device_logits */
-    int32_t *host_drafts; /* [max_seqs * B] */
+    float *image_in;       /* [max_rows][d] */
+    float *host_logits;    /* [logit_cap][vocab]; NULL: o.device_logits */
+    ds_token *host_drafts; /* [max_seqs * B] */
     float *host_conf;
     ds_sample_rows *draws_in; /* [max_seqs]; these three with device_logits */
     ds_drawn *host_drawn;

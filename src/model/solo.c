@@ -30,7 +30,7 @@ typedef struct {
 } start;
 
 /* The tokens in front of position `from`, -1 inside images. */
-static void remember(const ds_solo *s, const int32_t *tokens, uint32_t from, uint32_t lookback, int32_t *before)
+static void remember(const ds_solo *s, const ds_token *tokens, uint32_t from, uint32_t lookback, ds_token *before)
 {
     uint32_t n = from < lookback ? from : lookback;
 
@@ -40,7 +40,7 @@ static void remember(const ds_solo *s, const int32_t *tokens, uint32_t from, uin
     }
 }
 
-static ds_rc run_chunks(ds_solo *s, const start *at, const int32_t *tokens, uint32_t total, uint32_t last, ds_logits_fn *fn, void *ctx,
+static ds_rc run_chunks(ds_solo *s, const start *at, const ds_token *tokens, uint32_t total, uint32_t last, ds_logits_fn *fn, void *ctx,
                         ds_err *err)
 {
     const ds_config *c = &s->run->m->c;
@@ -48,7 +48,7 @@ static ds_rc run_chunks(ds_solo *s, const start *at, const int32_t *tokens, uint
              lookback = c->n_engram_layers ? c->engram_max_ngram_size - 1 : 0;
     /* tokens that went through the decoder before are in its windows already, and the rows behind them see them */
     uint32_t dec_from = tail > at->from ? tail : at->from, dec_win = tail >= at->from ? tail : 0;
-    int32_t before[DS_CONFIG_MAX_ENGRAM_NGRAM];
+    ds_token before[DS_CONFIG_MAX_ENGRAM_NGRAM];
 
     if (last > total - dec_from)
         return ds_fail(err, DS_E_ARG, "logits of the last %u tokens: only %u go through all layers", last, total - dec_from);
@@ -109,7 +109,7 @@ static ds_rc check(const ds_solo *s, uint32_t total, ds_err *err)
     return DS_OK;
 }
 
-ds_rc ds_solo_prefill(ds_solo *s, const int32_t *tokens, uint32_t total, uint32_t last, ds_logits_fn *fn, void *ctx, ds_err *err)
+ds_rc ds_solo_prefill(ds_solo *s, const ds_token *tokens, uint32_t total, uint32_t last, ds_logits_fn *fn, void *ctx, ds_err *err)
 {
     start at = { .from = s->n };
     ds_rc rc = check(s, total, err);
@@ -119,7 +119,7 @@ ds_rc ds_solo_prefill(ds_solo *s, const int32_t *tokens, uint32_t total, uint32_
     return rc == DS_OK ? run_chunks(s, &at, tokens, total, last, fn, ctx, err) : rc;
 }
 
-ds_rc ds_solo_resume(ds_solo *s, const int32_t *tokens, uint32_t total, uint32_t last, ds_logits_fn *fn, void *ctx, ds_err *err)
+ds_rc ds_solo_resume(ds_solo *s, const ds_token *tokens, uint32_t total, uint32_t last, ds_logits_fn *fn, void *ctx, ds_err *err)
 {
     uint32_t window = s->run->m->c.sliding_window, from = s->n > window ? s->n - window : 0;
     start at = { .from = from, .enc_win = from, .store_from = s->n, .replay = true };
@@ -133,7 +133,7 @@ ds_rc ds_solo_resume(ds_solo *s, const int32_t *tokens, uint32_t total, uint32_t
     return run_chunks(s, &at, tokens, total, last, fn, ctx, err);
 }
 
-ds_rc ds_solo_decode(ds_solo *s, const int32_t *tokens, uint32_t k, const float **logits, ds_err *err)
+ds_rc ds_solo_decode(ds_solo *s, const ds_token *tokens, uint32_t k, const float **logits, ds_err *err)
 {
     ds_seq q = { .slot = 0,
                  .tail = DS_NONE,

@@ -46,7 +46,7 @@ ds_rc ds_bad_words_make(ds_bad_words *out, const ds_str *words, uint32_t n, ds_e
             end_sequence(out, &ids, second, first);
     }
     ds_buf_free(&text);
-    out->ids = (int32_t *)ids.p;
+    out->ids = ids.p;
     for (uint32_t i = 0, at = 0; i < out->n; at += out->list[i++].n)
         out->list[i].ids = out->ids + at;
     if (rc != DS_OK)

@@ -6,7 +6,7 @@
 #include <ds/tokenizer.h>
 
 typedef struct {
-    int32_t *ids;       /* of all sequences, one behind the other */
+    ds_token *ids;      /* of all sequences, one behind the other */
     ds_token_seq *list; /* [n], in `ids` */
     uint32_t n;
 } ds_bad_words;

@@ -120,7 +120,7 @@ size_t ds_request_image_extra_tokens(const ds_request *r)
     return n;
 }
 
-size_t ds_request_expand_images(const ds_request *r, uint32_t image_id, uint32_t *ids, size_t n_ids, size_t cap)
+size_t ds_request_expand_images(const ds_request *r, ds_token image_id, ds_token *ids, size_t n_ids, size_t cap)
 {
     size_t found = 0, total = n_ids + ds_request_image_extra_tokens(r), to = total;
 

@@ -247,7 +247,7 @@ ds_rc ds_request_render(ds_request *r, uint32_t i, const ds_run **runs, size_t *
     return DS_OK;
 }
 
-void ds_request_prompt_ids(const ds_request *r, uint32_t i, const uint32_t **ids, size_t *n_ids)
+void ds_request_prompt_ids(const ds_request *r, uint32_t i, const ds_token **ids, size_t *n_ids)
 {
     *ids = NULL;
     *n_ids = 0;
@@ -257,9 +257,9 @@ void ds_request_prompt_ids(const ds_request *r, uint32_t i, const uint32_t **ids
     }
 }
 
-ds_rc ds_request_set_prompt_ids(ds_request *r, uint32_t i, const uint32_t *ids, size_t n, ds_err *err)
+ds_rc ds_request_set_prompt_ids(ds_request *r, uint32_t i, const ds_token *ids, size_t n, ds_err *err)
 {
-    uint32_t *copy;
+    ds_token *copy;
 
     if (i >= r->info.n_prompts)
         return ds_fail(err, DS_E_ARG, "prompt %u: the request has %u", i, r->info.n_prompts);

@@ -75,17 +75,17 @@ static void logit_bias(ds_rp *p, const ds_json *v)
             ds_rp_refuse(p, DS_STAGE_SAMPLING, &at, m->key, "%g lies outside of [-100, 100]", bias);
             return;
         }
-        list[n++] = (ds_token_bias){ (uint32_t)id, (float)bias };
+        list[n++] = (ds_token_bias){ (ds_token)id, (float)bias };
     }
     i->logit_bias = list;
     i->n_logit_bias = n;
 }
 
 /* A list of token ids; whether the model has them only its vocabulary knows. */
-static const uint32_t *id_list(ds_rp *p, const ds_json *v, const char *key, uint32_t most, uint32_t *n)
+static const ds_token *id_list(ds_rp *p, const ds_json *v, const char *key, uint32_t most, uint32_t *n)
 {
     ds_path at = { NULL, key, 0 }, item = { &at, NULL, 0 };
-    uint32_t *list;
+    ds_token *list;
     int64_t id;
 
     *n = 0;
@@ -101,7 +101,7 @@ static const uint32_t *id_list(ds_rp *p, const ds_json *v, const char *key, uint
             ds_rp_type(p, &item, NULL, "expected a token id");
             return NULL;
         }
-        list[(*n)++] = (uint32_t)id;
+        list[(*n)++] = (ds_token)id;
     }
     return list;
 }

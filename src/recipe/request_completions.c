@@ -94,7 +94,7 @@ static void ids_prompt(ds_rp *p, const ds_json *list, const ds_path *at, struct 
             ds_rp_type(p, &item, NULL, "expected a token id, got %s",
                        e->type == DS_JSON_NUMBER ? ds_str_word(word, sizeof word, (ds_str){ e->text, e->text_len }) : ds_json_type_name(e));
         else
-            to->ids[to->n_ids++] = (uint32_t)id;
+            to->ids[to->n_ids++] = (ds_token)id;
     }
 }
 

@@ -49,7 +49,7 @@ struct ds_request {
 
 struct ds_prompt {
     ds_str text; /* absent: ids */
-    uint32_t *ids;
+    ds_token *ids;
     size_t n_ids;
 };
 

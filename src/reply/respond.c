@@ -354,7 +354,7 @@ static void put_legacy_name(ds_buf *b, const char *bytes, size_t n)
 }
 
 /* {"text":logprob,…} of the likeliest `top` tokens, and of the token itself where it isn't one of them. */
-static void put_legacy_top(ds_stream *s, ds_buf *b, uint32_t id, const ds_token_logprob *lp, uint32_t top)
+static void put_legacy_top(ds_stream *s, ds_buf *b, ds_token id, const ds_token_logprob *lp, uint32_t top)
 {
     bool there = false;
     const char *bytes;
@@ -362,7 +362,7 @@ static void put_legacy_top(ds_stream *s, ds_buf *b, uint32_t id, const ds_token_
 
     ds_buf_putc(b, '{');
     for (uint32_t i = 0; i <= top; i++) {
-        uint32_t t = i < top ? lp->top[i].id : id;
+        ds_token t = i < top ? lp->top[i].id : id;
         if (i == top && there)
             break;
         there = there || t == id;
@@ -378,7 +378,7 @@ static void put_legacy_top(ds_stream *s, ds_buf *b, uint32_t id, const ds_token_
 
 /* The entry of one token, in the chat shape or in that of completions (four texts joined by NUL, taken apart when
  * the token's text comes out). */
-static void put_entry(ds_stream *s, ds_buf *b, uint32_t id, const ds_token_logprob *lp)
+static void put_entry(ds_stream *s, ds_buf *b, ds_token id, const ds_token_logprob *lp)
 {
     uint32_t top = lp->n_top < s->info->top_logprobs ? lp->n_top : s->info->top_logprobs;
     bool legacy = s->info->proto == DS_PROTO_COMPLETIONS;
@@ -415,7 +415,7 @@ static void put_entry(ds_stream *s, ds_buf *b, uint32_t id, const ds_token_logpr
     ds_buf_puts(b, "]}");
 }
 
-static void wait_entry(choice *c, uint32_t id, const ds_token_logprob *lp, size_t n_bytes)
+static void wait_entry(choice *c, ds_token id, const ds_token_logprob *lp, size_t n_bytes)
 {
     ds_stream *s = c->s;
 
@@ -507,19 +507,19 @@ static uint64_t code_points(const char *p, size_t n)
 }
 
 /* Of one token in vLLM's shape. */
-static void put_ranked(ds_stream *s, ds_buf *b, uint32_t id, float logprob, uint32_t rank)
+static void put_ranked(ds_stream *s, ds_buf *b, ds_token id, float logprob, uint32_t rank)
 {
     size_t n;
     const char *bytes = ds_tokenizer_bytes(s->o.tokenizer, id, &n);
 
-    ds_buf_printf(b, "\"%u\":{\"logprob\":", id);
+    ds_buf_printf(b, "\"%d\":{\"logprob\":", id);
     put_logprob(b, logprob);
     ds_buf_printf(b, ",\"rank\":%u,\"decoded_token\":", rank);
     respond_str(b, bytes, n);
     ds_buf_putc(b, '}');
 }
 
-static void put_prompt_entry(ds_stream *s, scored *k, uint32_t id, const ds_token_logprob *lp, uint32_t rank)
+static void put_prompt_entry(ds_stream *s, scored *k, ds_token id, const ds_token_logprob *lp, uint32_t rank)
 {
     uint32_t top = s->info->prompt_top_logprobs;
 
@@ -540,7 +540,7 @@ static void put_prompt_entry(ds_stream *s, scored *k, uint32_t id, const ds_toke
 }
 
 /* Of one token that `echo` repeats: the first has no log-probability. */
-static void put_echo_entry(ds_stream *s, choice *c, const scored *k, uint32_t id, const char *text, size_t n, const ds_token_logprob *lp)
+static void put_echo_entry(ds_stream *s, choice *c, const scored *k, ds_token id, const char *text, size_t n, const ds_token_logprob *lp)
 {
     uint32_t want = s->info->top_logprobs;
     ds_buf e = { 0 };
@@ -561,10 +561,10 @@ static void put_echo_entry(ds_stream *s, choice *c, const scored *k, uint32_t id
     ds_buf_free(&e);
 }
 
-ds_rc ds_stream_prompt_token(ds_stream *s, uint32_t prompt, uint32_t id, const ds_token_logprob *lp, uint32_t rank, ds_err *err)
+ds_rc ds_stream_prompt_token(ds_stream *s, uint32_t prompt, ds_token id, const ds_token_logprob *lp, uint32_t rank, ds_err *err)
 {
     uint32_t per_prompt = s->info->n;
-    const uint32_t *given;
+    const ds_token *given;
     const char *text;
     size_t n, n_given;
     scored *k;
@@ -704,7 +704,7 @@ static ds_rc make_parser(ds_stream *s, choice *c, ds_err *err)
 static ds_rc echo_prompt(ds_stream *s, choice *c, ds_err *err)
 {
     uint32_t prompt = c->index / s->info->n;
-    const uint32_t *ids;
+    const ds_token *ids;
     const ds_run *runs;
     size_t n;
     ds_rc rc;
@@ -895,7 +895,7 @@ ds_rc ds_stream_text(ds_stream *s, uint32_t index, const char *text, size_t n, u
     return s->oom ? nomem(err) : DS_OK;
 }
 
-ds_rc ds_stream_token(ds_stream *s, uint32_t index, uint32_t id, const ds_token_logprob *lp, ds_err *err)
+ds_rc ds_stream_token(ds_stream *s, uint32_t index, ds_token id, const ds_token_logprob *lp, ds_err *err)
 {
     const char *bytes;
     size_t n;

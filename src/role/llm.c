@@ -59,7 +59,7 @@ const ds_tokenizer *ds_llm_tokenizer(const ds_llm *l)
     return ds_service_tokenizer(l->s);
 }
 
-const int32_t *ds_llm_stop_ids(const ds_llm *l, size_t *n)
+const ds_token *ds_llm_stop_ids(const ds_llm *l, size_t *n)
 {
     return ds_service_stop_ids(l->s, n);
 }
@@ -79,9 +79,9 @@ uint32_t ds_llm_vocab(const ds_llm *l)
     return ds_service_config(l->s)->vocab_size;
 }
 
-int32_t ds_llm_bos(const ds_llm *l)
+ds_token ds_llm_bos(const ds_llm *l)
 {
-    return (int32_t)ds_service_config(l->s)->bos_token_id;
+    return (ds_token)ds_service_config(l->s)->bos_token_id;
 }
 
 uint32_t ds_llm_hidden(const ds_llm *l)
@@ -89,7 +89,7 @@ uint32_t ds_llm_hidden(const ds_llm *l)
     return ds_service_config(l->s)->hidden_size;
 }
 
-bool ds_llm_pictures(const ds_llm *l, ds_image_rule *rule, uint32_t *token)
+bool ds_llm_pictures(const ds_llm *l, ds_image_rule *rule, ds_token *token)
 {
     return ds_service_pictures(l->s, rule, token);
 }

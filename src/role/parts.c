@@ -61,7 +61,7 @@ ds_rc ds_llm_open_model(ds_pool **pool, ds_model **model, const char *dir, const
     return rc;
 }
 
-ds_rc ds_llm_read_stop_ids(int32_t ids[DS_LLM_STOP_IDS], size_t *n_ids, const char *dir, const ds_config *c, ds_err *err)
+ds_rc ds_llm_read_stop_ids(ds_token ids[DS_LLM_STOP_IDS], size_t *n_ids, const char *dir, const ds_config *c, ds_err *err)
 {
     char path[4096], label[200], *text;
     size_t n;
@@ -72,7 +72,7 @@ ds_rc ds_llm_read_stop_ids(int32_t ids[DS_LLM_STOP_IDS], size_t *n_ids, const ch
 
     snprintf(path, sizeof path, "%s/generation_config.json", dir);
     ds_file_label(label, sizeof label, path);
-    ids[0] = (int32_t)c->eos_token_id;
+    ids[0] = (ds_token)c->eos_token_id;
     *n_ids = 1;
     if (lstat(path, &st) != 0)
         return DS_OK;
@@ -96,7 +96,7 @@ ds_rc ds_llm_read_stop_ids(int32_t ids[DS_LLM_STOP_IDS], size_t *n_ids, const ch
             else if (*n_ids == DS_LLM_STOP_IDS)
                 rc = ds_fail(err, DS_E_FORMAT, "%s: eos_token_id: more than %d ids", label, DS_LLM_STOP_IDS);
             else
-                ids[(*n_ids)++] = (int32_t)id;
+                ids[(*n_ids)++] = (ds_token)id;
         }
     }
     ds_json_free(doc);

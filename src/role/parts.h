@@ -25,7 +25,7 @@ ds_rc ds_llm_check_vocab(const ds_tokenizer *t, const char *dir, uint32_t vocab,
 /* ds_model_opts.token_map: Engram's map from the directory's tokenizer.json. */
 ds_rc ds_llm_token_map(void *ctx, const char *dir, int32_t *map, uint32_t vocab, ds_err *err);
 /* eos_token_id of the directory's generation_config.json, a number or a list; config.json's where there is none. */
-ds_rc ds_llm_read_stop_ids(int32_t ids[DS_LLM_STOP_IDS], size_t *n_ids, const char *dir, const ds_config *c, ds_err *err);
+ds_rc ds_llm_read_stop_ids(ds_token ids[DS_LLM_STOP_IDS], size_t *n_ids, const char *dir, const ds_config *c, ds_err *err);
 /* What the keys of this model's cached blocks rest on: its content, its tokenizer, the prompts' dialect. `how`: as
  * for ds_model_digest. */
 ds_rc ds_llm_identity(ds_engine_identity *out, const ds_model *m, const char *dir, const char *dialect, const ds_model_digest_opts *how,

@@ -23,9 +23,10 @@ struct ds_service {
     ds_gen_many *many; /* several engines as one */
     ds_gen gen;
     ds_service_plan plan;
-    int32_t stop_ids[DS_LLM_STOP_IDS];
+    ds_token stop_ids[DS_LLM_STOP_IDS];
     size_t n_stop_ids;
-    uint32_t context, image_token; /* DS_TOKEN_NONE: no pictures */
+    uint32_t context;
+    ds_token image_token; /* DS_TOKEN_NONE: no pictures */
     bool identified;
     ds_engine_identity identity;
     ds_model_digest_info digest;
@@ -38,7 +39,7 @@ struct ds_service {
     ds_runner *tower;
 };
 
-static const char *token_bytes(void *ctx, int32_t id, size_t *n)
+static const char *token_bytes(void *ctx, ds_token id, size_t *n)
 {
     const ds_service *s = ctx;
 
@@ -311,7 +312,7 @@ const ds_tokenizer *ds_service_tokenizer(const ds_service *s)
     return s->tokenizer;
 }
 
-const int32_t *ds_service_stop_ids(const ds_service *s, size_t *n)
+const ds_token *ds_service_stop_ids(const ds_service *s, size_t *n)
 {
     *n = s->n_stop_ids;
     return s->stop_ids;
@@ -345,7 +346,7 @@ ds_engine *ds_service_engine(const ds_service *s, uint32_t i)
 
 /* ---- pictures ---- */
 
-bool ds_service_pictures(const ds_service *s, ds_image_rule *rule, uint32_t *token)
+bool ds_service_pictures(const ds_service *s, ds_image_rule *rule, ds_token *token)
 {
     const ds_config *c = &s->config;
 

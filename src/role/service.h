@@ -79,16 +79,16 @@ ds_service *ds_llm_service(const ds_llm *l);
 const ds_model *ds_service_model(const ds_service *s); /* NULL: a stub */
 const ds_config *ds_service_config(const ds_service *s);
 const ds_tokenizer *ds_service_tokenizer(const ds_service *s);
-const int32_t *ds_service_stop_ids(const ds_service *s, size_t *n); /* ids that end a text: generation_config.json, else config.json */
-uint32_t ds_service_context(const ds_service *s);                   /* tokens of prompt and output of one sequence */
-const ds_service_plan *ds_service_plan_of(const ds_service *s);     /* of a stub: engines alone */
+const ds_token *ds_service_stop_ids(const ds_service *s, size_t *n); /* ids that end a text: generation_config.json, else config.json */
+uint32_t ds_service_context(const ds_service *s);                    /* tokens of prompt and output of one sequence */
+const ds_service_plan *ds_service_plan_of(const ds_service *s);      /* of a stub: engines alone */
 const ds_engine_identity *ds_service_identity(const ds_service *s, const ds_model_digest_info **how); /* NULL: no dialect was given */
 
 ds_gen ds_service_gen(const ds_service *s);                    /* until stop; running */
 ds_engine *ds_service_engine(const ds_service *s, uint32_t i); /* one of them, until stop */
 
 /* How pictures are to be prepared, and the id of their placeholder. False: the model takes none. */
-bool ds_service_pictures(const ds_service *s, ds_image_rule *rule, uint32_t *token);
+bool ds_service_pictures(const ds_service *s, ds_image_rule *rule, ds_token *token);
 /* Patches as ds_image_patches gives them -> out[tokens of the picture][hidden_size]. DS_E_ARG, DS_E_FORMAT,
  * DS_E_DEVICE. */
 ds_rc ds_service_picture(ds_service *s, const float *patches, uint32_t n_h, uint32_t n_w, float *out, ds_err *err);

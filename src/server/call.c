@@ -506,7 +506,7 @@ static uint32_t take_top(const ds_event *ev, ds_top_logprob top[20])
     uint32_t n = 0;
 
     for (uint32_t i = 0; i < ev->token.n_top && i < 20 && ev->token.top[i].id >= 0; i++)
-        top[n++] = (ds_top_logprob){ (uint32_t)ev->token.top[i].id, ev->token.top[i].logprob };
+        top[n++] = (ds_top_logprob){ ev->token.top[i].id, ev->token.top[i].logprob };
     return n;
 }
 
@@ -519,7 +519,7 @@ static void on_prompt(ds_call *c, uint32_t prompt, const ds_event *ev)
 
     if (c->failed || !c->x)
         return;
-    if (ds_stream_prompt_token(c->stream, prompt, (uint32_t)ev->token.id, isnan(lp.logprob) ? NULL : &lp, ev->token.rank, &err) != DS_OK)
+    if (ds_stream_prompt_token(c->stream, prompt, ev->token.id, isnan(lp.logprob) ? NULL : &lp, ev->token.rank, &err) != DS_OK)
         fail_with(c, 500, NULL, "the server is out of memory");
 }
 
@@ -562,7 +562,7 @@ static void on_token(ds_call *c, uint32_t choice, const ds_event *ev)
     lp.n_top = want ? take_top(ev, top) : 0;
     c->x->put_us = now;
     c->s->event_us = ev->token.readable_us;
-    rc = ds_stream_token(c->stream, choice, (uint32_t)ev->token.id, want ? &lp : NULL, &err);
+    rc = ds_stream_token(c->stream, choice, ev->token.id, want ? &lp : NULL, &err);
     c->s->event_us = 0;
     if (rc != DS_OK) {
         fail_with(c, 500, NULL, "the server is out of memory");
@@ -575,10 +575,10 @@ static void on_token(ds_call *c, uint32_t choice, const ds_event *ev)
 }
 
 /* The id is one that the client named: no text of it belongs to the answer. */
-static bool ends_by_wish(const ds_call *c, int32_t id)
+static bool ends_by_wish(const ds_call *c, ds_token id)
 {
     for (uint32_t i = 0; i < c->info->n_stop_ids; i++)
-        if (c->info->stop_ids[i] == (uint32_t)id)
+        if (c->info->stop_ids[i] == id)
             return true;
     return false;
 }
@@ -618,7 +618,7 @@ static void on_end(ds_call *c, ds_call_prompt *p, uint32_t choice, const ds_even
         c->n_output++;
         s->m.generated_tokens += c->info->stream;
         ds_rc rc = ends_by_wish(c, ev->end.stop_id) ? ds_stream_text(c->stream, choice, "", 0, 1, &err)
-                                                    : ds_stream_token(c->stream, choice, (uint32_t)ev->end.stop_id, NULL, &err);
+                                                    : ds_stream_token(c->stream, choice, ev->end.stop_id, NULL, &err);
         if (rc != DS_OK)
             fail_with(c, 500, NULL, "the server is out of memory");
     }

@@ -64,11 +64,11 @@ static ds_rc parse(ds_call *c)
     return DS_OK;
 }
 
-static bool check_ids(ds_call *c, const char *field, const uint32_t *ids, uint32_t n)
+static bool check_ids(ds_call *c, const char *field, const ds_token *ids, uint32_t n)
 {
     for (uint32_t k = 0; k < n; k++)
-        if (ids[k] >= ds_tokenizer_size(c->s->model.tokenizer)) {
-            ds_api_fail(&c->refusal, 400, NULL, NULL, field, "the model has no token %u", ids[k]);
+        if ((uint32_t)ids[k] >= ds_tokenizer_size(c->s->model.tokenizer)) {
+            ds_api_fail(&c->refusal, 400, NULL, NULL, field, "the model has no token %d", ids[k]);
             return false;
         }
     return true;
@@ -90,8 +90,8 @@ static ds_rc check(ds_call *c)
         return ds_api_fail(&c->refusal, 400, NULL, NULL, "min_tokens", "min_tokens: %u is more than the output limit, %u", i->min_tokens,
                            i->max_tokens);
     for (uint32_t k = 0; k < i->n_logit_bias; k++)
-        if (i->logit_bias[k].id >= ds_tokenizer_size(c->s->model.tokenizer))
-            return ds_api_fail(&c->refusal, 400, NULL, NULL, "logit_bias", "the model has no token %u", i->logit_bias[k].id);
+        if ((uint32_t)i->logit_bias[k].id >= ds_tokenizer_size(c->s->model.tokenizer))
+            return ds_api_fail(&c->refusal, 400, NULL, NULL, "logit_bias", "the model has no token %d", i->logit_bias[k].id);
     if (!check_ids(c, "stop_token_ids", i->stop_ids, i->n_stop_ids) || !check_ids(c, "allowed_token_ids", i->allowed_ids, i->n_allowed_ids))
         return DS_E_FORMAT;
     if (i->n_images && !c->s->model.vision.embed)
@@ -127,7 +127,7 @@ static ds_rc widen(ds_call *c, ds_ids *ids)
 {
     size_t cap = ids->n + ds_request_image_extra_tokens(c->req);
     ds_err err = { 0 };
-    uint32_t *p;
+    ds_token *p;
 
     if (c->n_pictures == 0)
         return DS_OK;
@@ -186,7 +186,7 @@ static ds_rc encode(ds_call *c, ds_kit *k, uint32_t i)
 {
     ds_call_prompt *p = &c->prompts[i];
     const ds_run *runs;
-    const uint32_t *ids;
+    const ds_token *ids;
     size_t n, n_runs;
     ds_err err = { 0 };
     ds_rc rc;
@@ -195,8 +195,8 @@ static ds_rc encode(ds_call *c, ds_kit *k, uint32_t i)
     ds_request_prompt_ids(c->req, i, &ids, &n);
     if (ids) {
         for (size_t t = 0; t < n; t++)
-            if (ids[t] >= ds_tokenizer_size(c->s->model.tokenizer))
-                return ds_api_fail(&c->refusal, 400, NULL, NULL, "prompt", "the model has no token %u", ids[t]);
+            if ((uint32_t)ids[t] >= ds_tokenizer_size(c->s->model.tokenizer))
+                return ds_api_fail(&c->refusal, 400, NULL, NULL, "prompt", "the model has no token %d", ids[t]);
         if (n == 0)
             return ds_api_fail(&c->refusal, 400, NULL, NULL, "prompt", "a list of token ids is empty");
         p->ids = (ds_ids){ malloc(n * sizeof *ids), n, n };

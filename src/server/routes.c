@@ -340,7 +340,7 @@ static void detokenize(ds_exchange *x, const char *rest, size_t n)
         if (!ds_json_u64(v, &id) || id >= ds_tokenizer_size(t))
             snprintf(bad, sizeof bad, "tokens[%zu]: expected a token id of this model, 0 to %u", i, ds_tokenizer_size(t) - 1);
         else
-            ds_buf_put(&text, room, ds_decoder_push(&d, (uint32_t)id, room, NULL));
+            ds_buf_put(&text, room, ds_decoder_push(&d, (ds_token)id, room, NULL));
     }
     if (*bad) {
         fail(x, DS_REFUSED_INVALID, 400, NULL, NULL, bad);

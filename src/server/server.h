@@ -75,7 +75,7 @@ typedef struct {
 /* Pictures. */
 typedef struct {
     ds_image_rule rule;
-    uint32_t token_id; /* of the placeholder */
+    ds_token token_id; /* of the placeholder */
     uint32_t hidden;   /* floats of an embedding */
     /* Vision tower: patches as ds_image_patches gives them -> out[tokens of the image][hidden]. Called from workers, several at once. NULL: pictures are refused. */
     ds_rc (*embed)(void *ctx, const float *patches, uint32_t n_h, uint32_t n_w, float *out, ds_err *err);
@@ -86,7 +86,7 @@ typedef struct {
 typedef struct {
     ds_gen gen; /* running; its wake is the server's from here on */
     const ds_tokenizer *tokenizer;
-    int32_t stop_ids[DS_SERVER_STOP_IDS];
+    ds_token stop_ids[DS_SERVER_STOP_IDS];
     size_t n_stop_ids;
     uint32_t max_context; /* tokens */
     ds_server_vision vision;

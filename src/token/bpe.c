@@ -19,7 +19,7 @@ typedef struct {
     uint8_t len;     /* 0 = empty entry */
     uint8_t n;
     uint8_t unused[6];
-    uint32_t id[CACHE_IDS];
+    ds_token id[CACHE_IDS];
 } cache_entry; /* one cache line */
 
 struct ds_tok_bpe {
@@ -76,7 +76,7 @@ static size_t start_with_chars(const ds_tokenizer *t, const uint8_t *p, size_t n
             (i == 0 || (i >= 3 && ds_tok_is_lead3(p[i - 3]) && !ds_tok_bit(t->join_byte, (size_t)p[i - 1] << 8 | p[i]))) &&
             (i + 3 == n || (ds_tok_is_lead3(p[i + 3]) && !ds_tok_bit(t->join_byte, (size_t)p[i + 2] << 8 | p[i + 3])))) {
             uint32_t id = t->char_id[ds_tok_char3(p + i)];
-            if (id != DS_TOKEN_NONE) {
+            if (id != DS_NONE) {
                 sym[m++] = id;
                 i += 3;
                 continue;
@@ -88,7 +88,7 @@ static size_t start_with_chars(const ds_tokenizer *t, const uint8_t *p, size_t n
 }
 
 /* ids may receive up to n ids. Returns their number. */
-static size_t merge_short(const ds_tokenizer *t, const uint8_t *p, size_t n, uint32_t *ids)
+static size_t merge_short(const ds_tokenizer *t, const uint8_t *p, size_t n, ds_token *ids)
 {
     uint32_t sym[SHORT];
     int32_t rank[SHORT + 1]; /* rank[i]: of merging sym[i] and sym[i + 1]; one more than needed, so that the last has no rank */
@@ -164,8 +164,8 @@ bool ds_tok_bpe_piece(ds_tok_bpe *b, const uint8_t *p, size_t n, const uint8_t *
         return false;
     if (t->ignore_merges) {
         uint32_t id = ds_tok_find(t, p, n, false);
-        if (id != DS_TOKEN_NONE) {
-            ids->p[ids->n++] = id;
+        if (id != DS_NONE) {
+            ids->p[ids->n++] = (ds_token)id;
             return true;
         }
     }

@@ -248,7 +248,7 @@ static void merge_by_heap(ds_tok_long *l, const uint8_t *p)
     }
 }
 
-size_t ds_tok_long_merge(ds_tok_long *l, const uint8_t *p, size_t n, uint32_t *ids)
+size_t ds_tok_long_merge(ds_tok_long *l, const uint8_t *p, size_t n, ds_token *ids)
 {
     size_t m = 0;
 

@@ -57,7 +57,7 @@ static void account(ds_decoder *d, uint32_t n, uint32_t *n_tokens)
         *n_tokens = n;
 }
 
-size_t ds_decoder_push(ds_decoder *d, uint32_t id, char *out, uint32_t *n_tokens)
+size_t ds_decoder_push(ds_decoder *d, ds_token id, char *out, uint32_t *n_tokens)
 {
     ds_token_kind kind = ds_tokenizer_kind(d->t, id);
     const uint8_t *p;

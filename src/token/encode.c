@@ -19,7 +19,7 @@
 typedef struct {
     const char *p;
     size_t n;
-    uint32_t control; /* the id itself, or DS_TOKEN_NONE: text */
+    ds_token control; /* the id itself, or DS_TOKEN_NONE: text */
     bool ends_item;   /* last span of a batch item */
     size_t n_ids;     /* what it became; written by the thread that encoded it */
 } span;
@@ -65,7 +65,7 @@ void ds_ids_free(ds_ids *ids)
 bool ds_ids_reserve(ds_ids *ids, size_t more)
 {
     size_t cap = ids->cap ? ids->cap : 64;
-    uint32_t *p;
+    ds_token *p;
 
     if (ids->cap - ids->n >= more)
         return true;
@@ -300,7 +300,7 @@ static ds_rc encode_parallel(ds_encoder *e, ds_ids *ids, ds_err *err)
         ids->n += g->ids.n;
     }
     if (ids->cap / 2 > ids->n) {
-        uint32_t *p = realloc(ids->p, ids->n * sizeof *p + sizeof *p);
+        ds_token *p = realloc(ids->p, ids->n * sizeof *p + sizeof *p);
         if (p) {
             ids->p = p;
             ids->cap = ids->n + 1;
@@ -384,7 +384,7 @@ static size_t text_runs(const ds_run *runs, size_t n_runs, size_t i, size_t *tot
 
 static ds_rc add_control(ds_encoder *e, const ds_run *run, ds_err *err)
 {
-    uint32_t id = ds_tokenizer_control_n(e->t, run->p, run->n);
+    ds_token id = ds_tokenizer_control_n(e->t, run->p, run->n);
     char quoted[256];
 
     if (id == DS_TOKEN_NONE)

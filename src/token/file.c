@@ -82,7 +82,7 @@ static bool table_add(loader *l, ds_tok_table *table, uint32_t id, uint64_t h, s
     const ds_tok_entry *e = l->t->entry;
     size_t i;
 
-    *twin = DS_TOKEN_NONE;
+    *twin = DS_NONE;
     if (table->n + 1 > table->cap / 2) {
         ds_tok_table bigger = { .n = table->n, .cap = table->cap ? table->cap * 2 : (uint32_t)first_cap };
         bigger.slot = ds_malloc_large(bigger.cap * sizeof *bigger.slot);
@@ -213,7 +213,7 @@ static bool read_vocab(loader *l)
             t->byte_id[*p] = id;
         if (!table_add(l, &t->vocab, id, h, 2 * l->tokens, &twin))
             return false;
-        if (twin != DS_TOKEN_NONE)
+        if (twin != DS_NONE)
             return refuse(l, "the vocabulary has \"%s\" twice", show(buf, key));
     }
     return l->j.rc == DS_OK;
@@ -277,7 +277,7 @@ static bool add_token(loader *l, uint32_t id, ds_span s)
     t->entry[id].dropped = is_dropped(s);
     if (!table_add(l, &t->added, id, ds_tok_hash(ds_tok_bytes(t, id), s.n, t->seed), 1024, &twin))
         return false;
-    return twin == DS_TOKEN_NONE || refuse(l, "added_tokens has \"%s\" twice", show(buf, s));
+    return twin == DS_NONE || refuse(l, "added_tokens has \"%s\" twice", show(buf, s));
 }
 
 static bool read_added(loader *l)
@@ -287,7 +287,7 @@ static bool read_added(loader *l)
     if (!ds_pull_array(&l->j))
         return false;
     while (ds_pull_item(&l->j)) {
-        uint32_t id = DS_TOKEN_NONE;
+        uint32_t id = DS_NONE;
         char copy[4100];
         ds_span key, s, content = { NULL, 0 };
 
@@ -308,7 +308,7 @@ static bool read_added(loader *l)
         }
         if (l->j.rc != DS_OK)
             return false;
-        if (id == DS_TOKEN_NONE || !content.p)
+        if (id == DS_NONE || !content.p)
             return refuse(l, "an added token without %s", content.p ? "id" : "content");
         if (!add_token(l, id, content))
             return false;
@@ -469,17 +469,17 @@ static bool resolve_merge(loader *l, const block *b, merge *m, uint32_t number, 
 
     for (int k = 0; k < 2; p += m->n[k++]) {
         if (m->literal[k])
-            m->id[k] = DS_TOKEN_NONE;
+            m->id[k] = DS_NONE;
         else
             m->id[k] = m->n[k] == 1 ? t->byte_id[*p] : ds_tok_lookup(t, &t->vocab, m->hash[k], p, m->n[k]);
-        if (m->id[k] == DS_TOKEN_NONE || t->entry[m->id[k]].literal)
+        if (m->id[k] == DS_NONE || t->entry[m->id[k]].literal)
             return refuse(l, "merge %u: \"%s\" is not in the vocabulary", number, spell(l, buf, p, m->n[k], m->literal[k]));
     }
     m->id[2] = guess;
     if (guess >= t->n || !t->entry[guess].in_vocab || t->entry[guess].literal || t->entry[guess].len != n ||
         !ds_tok_same(ds_tok_bytes(t, guess), raw, n))
         m->id[2] = ds_tok_find(t, raw, n, false);
-    if (m->id[2] == DS_TOKEN_NONE)
+    if (m->id[2] == DS_NONE)
         return refuse(l, "merge %u: its result \"%s\" is not in the vocabulary", number, spell(l, buf, raw, n, false));
     return true;
 }
@@ -916,14 +916,14 @@ static ds_rc finish(loader *l)
             bool literal;
             size_t n = unmap(l, (ds_span){ (const char *)ds_tok_bytes(t, id), t->entry[id].len }, key, &literal);
             uint32_t twin = ds_tok_find(t, key, n, literal);
-            if (twin != DS_TOKEN_NONE)
+            if (twin != DS_NONE)
                 return ds_fail(l->err, DS_E_FORMAT, "added token %u stands in the vocabulary as id %u", id, twin);
         }
         if (t->entry[id].len > t->max_bytes)
             t->max_bytes = t->entry[id].len;
     }
     for (uint32_t b = 0; b < 256; b++) {
-        if (t->byte_id[b] == DS_TOKEN_NONE)
+        if (t->byte_id[b] == DS_NONE)
             return ds_fail(l->err, DS_E_FORMAT, "no token for byte 0x%02x", b);
     }
     for (uint32_t id = 0; id < t->n; id++) {

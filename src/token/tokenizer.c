@@ -109,20 +109,20 @@ size_t ds_tokenizer_max_bytes(const ds_tokenizer *t)
     return t->max_bytes;
 }
 
-const char *ds_tokenizer_bytes(const ds_tokenizer *t, uint32_t id, size_t *n)
+const char *ds_tokenizer_bytes(const ds_tokenizer *t, ds_token id, size_t *n)
 {
     *n = 0;
-    if (id >= t->n)
+    if ((uint32_t)id >= t->n)
         return "";
     *n = t->entry[id].len;
-    return (const char *)ds_tok_bytes(t, id);
+    return (const char *)ds_tok_bytes(t, (uint32_t)id);
 }
 
 uint32_t ds_tok_find(const ds_tokenizer *t, const uint8_t *p, size_t n, bool literal)
 {
     uint32_t id = ds_tok_lookup(t, &t->vocab, ds_tok_hash(p, n, t->seed ^ literal), p, n);
 
-    return id != DS_TOKEN_NONE && t->entry[id].literal == literal ? id : DS_TOKEN_NONE;
+    return id != DS_NONE && t->entry[id].literal == literal ? id : DS_NONE;
 }
 
 uint32_t ds_tok_find_added(const ds_tokenizer *t, const uint8_t *p, size_t n)
@@ -130,19 +130,19 @@ uint32_t ds_tok_find_added(const ds_tokenizer *t, const uint8_t *p, size_t n)
     return ds_tok_lookup(t, &t->added, ds_tok_hash(p, n, t->seed), p, n);
 }
 
-uint32_t ds_tokenizer_control_n(const ds_tokenizer *t, const char *spelling, size_t n)
+ds_token ds_tokenizer_control_n(const ds_tokenizer *t, const char *spelling, size_t n)
 {
-    return ds_tok_find_added(t, (const uint8_t *)spelling, n);
+    return (ds_token)ds_tok_find_added(t, (const uint8_t *)spelling, n); /* DS_NONE becomes DS_TOKEN_NONE */
 }
 
-uint32_t ds_tokenizer_control(const ds_tokenizer *t, const char *spelling)
+ds_token ds_tokenizer_control(const ds_tokenizer *t, const char *spelling)
 {
     return ds_tokenizer_control_n(t, spelling, strlen(spelling));
 }
 
-ds_token_kind ds_tokenizer_kind(const ds_tokenizer *t, uint32_t id)
+ds_token_kind ds_tokenizer_kind(const ds_tokenizer *t, ds_token id)
 {
-    if (id >= t->n)
+    if ((uint32_t)id >= t->n)
         return DS_TOKEN_UNKNOWN;
     if (t->entry[id].dropped)
         return DS_TOKEN_DROPPED;

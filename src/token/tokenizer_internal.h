@@ -18,6 +18,7 @@
 #include <ds/tokenizer.h>
 
 #include "base/err.h"
+#include "base/none.h"
 
 /* Bounds of a file: an entry of the pair table packs two ids and a rank into 64 bits. */
 #define DS_TOK_ID_BITS 20
@@ -115,7 +116,7 @@ struct ds_tokenizer {
     bool ignore_merges;       /* a piece that is a token is that token */
     uint64_t *join_pair;      /* [1 << DS_TOK_JOIN_LOG bits] Bloom filter of neighbouring three-byte characters inside tokens */
     uint64_t join_byte[1024]; /* a bit for each pair of bytes where a token has only a part of such a character */
-    uint32_t *char_id;        /* [65536] the token that each three-byte character merges to on its own; DS_TOKEN_NONE: several */
+    uint32_t *char_id;        /* [65536] the token that each three-byte character merges to on its own; DS_NONE: several */
     ds_tok_regex *regex;      /* NULL: the released pattern, by hand */
     ds_uc_table uc;
 };
@@ -176,11 +177,11 @@ static inline bool ds_tok_same(const uint8_t *a, const uint8_t *b, size_t n)
     return x == y;
 }
 
-/* The first token of the table with this hash and these bytes, or DS_TOKEN_NONE. */
+/* The first token of the table with this hash and these bytes, or DS_NONE. */
 static inline uint32_t ds_tok_lookup(const ds_tokenizer *t, const ds_tok_table *table, uint64_t hash, const uint8_t *p, size_t n)
 {
     if (table->n == 0)
-        return DS_TOKEN_NONE;
+        return DS_NONE;
     for (size_t i = ds_tok_table_at(table, hash); table->slot[i]; i = (i + 1) & (table->cap - 1)) {
         uint32_t id;
 
@@ -190,10 +191,10 @@ static inline uint32_t ds_tok_lookup(const ds_tokenizer *t, const ds_tok_table *
         if (t->entry[id].len == n && ds_tok_same(ds_tok_bytes(t, id), p, n))
             return id;
     }
-    return DS_TOKEN_NONE;
+    return DS_NONE;
 }
 
-/* Id of the vocabulary token (or added token) with these bytes, or DS_TOKEN_NONE. */
+/* Id of the vocabulary token (or added token) with these bytes, or DS_NONE. */
 uint32_t ds_tok_find(const ds_tokenizer *t, const uint8_t *p, size_t n, bool literal);
 uint32_t ds_tok_find_added(const ds_tokenizer *t, const uint8_t *p, size_t n);
 
@@ -307,7 +308,7 @@ ds_tok_long *ds_tok_long_create(const ds_tokenizer *t);
 void ds_tok_long_destroy(ds_tok_long *l);
 void ds_tok_long_trim(ds_tok_long *l, size_t keep_bytes);
 /* ids has room for n. Returns their number, 0 when out of memory; n > 0. */
-size_t ds_tok_long_merge(ds_tok_long *l, const uint8_t *p, size_t n, uint32_t *ids);
+size_t ds_tok_long_merge(ds_tok_long *l, const uint8_t *p, size_t n, ds_token *ids);
 
 bool ds_ids_reserve(ds_ids *ids, size_t more); /* false: out of memory */
 

@@ -88,7 +88,7 @@ static __device__ double unit(uint64_t seed, uint64_t index)
 
 /* ---- what may be drawn ---- */
 
-static __device__ bool listed(const int32_t *list, uint32_t n, int32_t id)
+static __device__ bool listed(const ds_token *list, uint32_t n, ds_token id)
 {
     for (uint32_t k = 0; k < n; k++)
         if (list[k] == id)
@@ -102,7 +102,7 @@ static __device__ uint32_t times(const ds_sample_rows &q, uint32_t i, uint32_t i
     uint32_t n = q.how.n_output[id];
 
     for (uint32_t k = 0; k < i; k++)
-        n += q.draft[k] == (int32_t)id;
+        n += q.draft[k] == (ds_token)id;
     return n;
 }
 
@@ -157,7 +157,7 @@ static __device__ void adjust(const ds_sample_rows &q, uint32_t i, const float *
         bool other = false;
         __syncthreads();
         for (uint32_t t = threadIdx.x; t < vocab && !other; t += THREADS)
-            other = l[t] > -CUDART_INF_F && !listed(s.stop, s.n_stop, (int32_t)t);
+            other = l[t] > -CUDART_INF_F && !listed(s.stop, s.n_stop, (ds_token)t);
         if (__syncthreads_or(other))
             for (uint32_t k = threadIdx.x; k < s.n_stop; k += THREADS)
                 l[s.stop[k]] = -CUDART_INF_F;
@@ -328,7 +328,7 @@ static __device__ uint32_t count_of(const float *c, uint32_t vocab, shared_t *sh
 
 /* The id, in rising order within `e`, where the running sum of masses goes beyond `left`. A thread has a piece of the
  * ids; the sums of pieces are walked by one thread. */
-static __device__ int32_t walk_ids(const float *c, uint32_t vocab, edge_t e, int shift, mass_t left, shared_t *sh)
+static __device__ ds_token walk_ids(const float *c, uint32_t vocab, edge_t e, int shift, mass_t left, shared_t *sh)
 {
     uint32_t t = threadIdx.x, each = (vocab + THREADS - 1) / THREADS, begin = min(t * each, vocab), end = min(begin + each, vocab);
     mass_t mine = 0;
@@ -355,7 +355,7 @@ static __device__ int32_t walk_ids(const float *c, uint32_t vocab, edge_t e, int
             }
     }
     __syncthreads();
-    return (int32_t)sh->low;
+    return (ds_token)sh->low;
 }
 static_assert((int)N_BINS == (int)THREADS, "a bin a thread");
 
@@ -367,7 +367,7 @@ static __device__ mass_t beyond(double p, mass_t total)
 }
 
 /* -1: nothing is allowed. l: adjusted logits, used up. */
-static __device__ int32_t draw(const ds_draw &s, float *l, uint32_t vocab, uint64_t index, shared_t *sh)
+static __device__ ds_token draw(const ds_draw &s, float *l, uint32_t vocab, uint64_t index, shared_t *sh)
 {
     best_place top = largest(l, vocab, sh->best);
     int shift = 30 + __clz((int)vocab);
@@ -398,12 +398,12 @@ static __device__ int32_t draw(const ds_draw &s, float *l, uint32_t vocab, uint6
     }
     mass_t total = total_of(l, vocab, e, shift, sh), at = (mass_t)(unit(s.seed, index) * (double)total);
     at = min(at, total - 1);
-    return ranked ? (int32_t)find(l, vocab, e, shift, at, sh).id : walk_ids(l, vocab, e, shift, at, sh);
+    return ranked ? (ds_token)find(l, vocab, e, shift, at, sh).id : walk_ids(l, vocab, e, shift, at, sh);
 }
 
 /* ---- log-probabilities ---- */
 
-static __device__ void log_probs(const float *x, uint32_t vocab, int32_t token, float *chosen, ds_logprob *top, uint32_t n_top, shared_t *sh)
+static __device__ void log_probs(const float *x, uint32_t vocab, ds_token token, float *chosen, ds_logprob *top, uint32_t n_top, shared_t *sh)
 {
     best_place last = largest(x, vocab, sh->best);
     double mine = 0.0;
@@ -438,7 +438,7 @@ static __device__ void draw_row(const ds_op_sample &a, uint32_t s, uint32_t i, f
     const ds_sample_rows &q = a.seq[s];
     const float *logits = a.logits + (q.row + i) * a.ld;
     uint64_t index = q.index + a.later + i;
-    int32_t token;
+    ds_token token;
 
     if (is_argmax(q.how, index) && (a.id || !q.allowed)) {
         token = largest(logits, a.vocab, sh->best).at;
@@ -485,7 +485,7 @@ static __global__ void stand_kernel(ds_op_sample a, const ds_fault *f)
     ds_drawn out = a.out[s];
     out.stopped = out.none = false;
     while (n < q.n && !out.stopped && f->kind == DS_FAULT_NONE) {
-        int32_t token = out.token[n];
+        ds_token token = out.token[n];
         out.none = token < 0;
         if (out.none)
             break;

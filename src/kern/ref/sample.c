@@ -19,7 +19,7 @@ int32_t ds_argmax(const float *logits, uint32_t vocab)
     for (uint32_t i = 1; i < vocab; i++)
         if (logits[i] > logits[best])
             best = i;
-    return (int32_t)best;
+    return (ds_token)best;
 }
 
 /* Forbids what is held back if that leaves anything. */
@@ -30,7 +30,7 @@ static void hold_back(const ds_draw *s, uint32_t vocab, float *logit)
     for (uint32_t i = 0; i < vocab; i++) {
         bool held = false;
         for (size_t k = 0; k < s->n_stop && logit[i] > max; k++)
-            held = held || s->stop[k] == (int32_t)i;
+            held = held || s->stop[k] == (ds_token)i;
         if (logit[i] > max && !held)
             max = logit[i];
     }
@@ -50,7 +50,7 @@ static void forbid(uint32_t vocab, float *logit, const uint32_t *allowed)
 }
 
 /* The largest allowed logit. False: nothing is allowed. */
-static bool best_allowed(uint32_t vocab, const float *logits, const uint32_t *allowed, int32_t *token)
+static bool best_allowed(uint32_t vocab, const float *logits, const uint32_t *allowed, ds_token *token)
 {
     uint32_t best = vocab;
 
@@ -60,7 +60,7 @@ static bool best_allowed(uint32_t vocab, const float *logits, const uint32_t *al
             if (i < vocab && (best == vocab || logits[i] > logits[best]))
                 best = i;
         }
-    *token = (int32_t)best;
+    *token = (ds_token)best;
     return best < vocab;
 }
 
@@ -196,7 +196,7 @@ bool ds_draw_is_argmax(const ds_draw *s, uint64_t index)
 }
 
 bool ds_draw_token(const ds_draw *s, uint32_t vocab, ds_draw_scratch *tmp, const float *logits, const uint32_t *allowed, uint64_t index,
-                   int32_t *token)
+                   ds_token *token)
 {
     if (ds_draw_is_argmax(s, index)) {
         if (allowed)
@@ -218,7 +218,7 @@ bool ds_draw_token(const ds_draw *s, uint32_t vocab, ds_draw_scratch *tmp, const
         if (at < 0.0)
             break;
     }
-    *token = (int32_t)tmp->cands[i].id;
+    *token = (ds_token)tmp->cands[i].id;
     return true;
 }
 
@@ -228,7 +228,7 @@ bool ds_draw_probs(const ds_draw *s, uint32_t vocab, ds_draw_scratch *tmp, const
     adjust(s, vocab, tmp, logits, allowed, index);
     memset(probs, 0, vocab * sizeof *probs);
     if (s->temperature == 0.0) {
-        int32_t best = ds_argmax(tmp->logit, vocab);
+        ds_token best = ds_argmax(tmp->logit, vocab);
         if (tmp->logit[best] == -INFINITY)
             return false;
         probs[best] = 1.0f;
@@ -241,7 +241,7 @@ bool ds_draw_probs(const ds_draw *s, uint32_t vocab, ds_draw_scratch *tmp, const
     return n > 0;
 }
 
-void ds_logprobs(const float *logits, uint32_t vocab, int32_t token, float *chosen, ds_logprob *top, uint32_t n_top)
+void ds_logprobs(const float *logits, uint32_t vocab, ds_token token, float *chosen, ds_logprob *top, uint32_t n_top)
 {
     float max = logits[ds_argmax(logits, vocab)];
     double sum = 0.0;
@@ -257,7 +257,7 @@ void ds_logprobs(const float *logits, uint32_t vocab, int32_t token, float *chos
         uint32_t at = n < n_top ? n++ : n - 1;
         for (; at > 0 && top[at - 1].logprob < logits[i]; at--)
             top[at] = top[at - 1];
-        top[at] = (ds_logprob){ (int32_t)i, logits[i] };
+        top[at] = (ds_logprob){ (ds_token)i, logits[i] };
     }
     for (uint32_t i = 0; i < n_top; i++)
         top[i] = i < n ? (ds_logprob){ top[i].id, (float)(top[i].logprob - lse) } : (ds_logprob){ -1, -INFINITY };
@@ -290,7 +290,7 @@ static ds_draw_scratch scratch_at(unsigned char *p, uint32_t vocab)
     return tmp;
 }
 
-static bool stops(const ds_draw *s, int32_t token)
+static bool stops(const ds_draw *s, ds_token token)
 {
     for (uint32_t i = 0; i < s->n_stop; i++)
         if (s->stop[i] == token)
@@ -316,7 +316,7 @@ static void draws_of(const ds_op_sample *a, uint32_t s, ds_draw_scratch *tmp)
     for (uint32_t i = 0; i < q->n; i++) {
         const float *logits = a->logits + (q->row + i) * a->ld;
         const uint32_t *allowed = q->allowed ? q->allowed + i * q->allowed_ld : NULL;
-        int32_t token;
+        ds_token token;
         if (!ds_draw_token(&q->how, a->vocab, tmp, logits, allowed, q->index + a->later + i, &token)) {
             out->none = true;
             return;

@@ -9,7 +9,8 @@ enum { EOS_ID = 1, MOST_WORDS = 1024 };
 
 static ds_tokenizer *tok;
 static ds_encoder *enc;
-static uint32_t n_words, think_end;
+static uint32_t n_words;
+static ds_token think_end;
 
 static int setup(void **state)
 {

@@ -3,7 +3,7 @@
 
 #include "../test.h"
 
-static const uint32_t ids[] = { 1, 2, 3 };
+static const ds_token ids[] = { 1, 2, 3 };
 static const int32_t ends[] = { 9 };
 static ds_gen_room room;
 
@@ -135,7 +135,7 @@ static void stop_ids_and_token_rules(void **state)
                                            "{\"prompt\":\"a\",\"stop_token_ids\":[4,5],\"allowed_token_ids\":[6,7,8],\"bad_words\":[\"x\"],"
                                            "\"include_stop_str_in_output\":true}");
     ds_request_info_data more = *i;
-    uint32_t own[48] = { 0 };
+    ds_token own[48] = { 0 };
     ds_gen_request q;
 
     (void)state;

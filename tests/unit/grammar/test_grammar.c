@@ -107,9 +107,9 @@ static void regex_masks(void **state)
     }
 }
 
-static uint32_t id_of(const char *text)
+static ds_token id_of(const char *text)
 {
-    for (uint32_t id = 0; id < ds_tokenizer_size(tok); id++) {
+    for (ds_token id = 0; (uint32_t)id < ds_tokenizer_size(tok); id++) {
         size_t n;
         const char *p = ds_tokenizer_bytes(tok, id, &n);
         if (n == strlen(text) && memcmp(p, text, n) == 0 && ds_tokenizer_kind(tok, id) == DS_TOKEN_TEXT)
@@ -122,7 +122,8 @@ static uint32_t id_of(const char *text)
 /* Rows end at the first illegal draft, and each is the mask of its position; states are values. */
 static void draft_masks(void **state)
 {
-    uint32_t words = ds_token_trie_words(trie), drafts[3] = { id_of("a"), id_of("b"), id_of("z") }, rows, taken, control;
+    ds_token drafts[3] = { id_of("a"), id_of("b"), id_of("z") }, control;
+    uint32_t words = ds_token_trie_words(trie), rows, taken;
     uint32_t *got = calloc(4 * words, 4), *one = calloc(words, 4);
     ds_gstate s;
     ds_grammar *g;

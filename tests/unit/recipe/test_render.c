@@ -157,7 +157,7 @@ static void completions(void **state)
         { "stream options", "{'model':'m','prompt':'a','stream_options':{}}", NULL, "stream_options" },
         { "sampling", "{'model':'m','prompt':'a','top_p':2}", NULL, "top_p" },
     };
-    const uint32_t *ids;
+    const ds_token *ids;
     ds_request *r;
     size_t n;
 
@@ -243,7 +243,7 @@ static void image_layout(void **state)
 
 static void image_ids(void **state)
 {
-    uint32_t ids[800] = { 1, 99, 2, 99, 3 };
+    ds_token ids[800] = { 1, 99, 2, 99, 3 };
     ds_request *r =
         parse(DS_PROTO_CHAT, DS_ENC_V41, NULL,
               "{'model':'m','messages':[{'role':'user','content':[{'type':'image_url','image_url':'http://ab/'},{'type':'text','text':'t'},"

@@ -306,7 +306,7 @@ static void engines_and_a_stub(void **state)
     ds_engine_stub stub = { 0 };
     const ds_model_digest_info *info;
     ds_image_rule rule;
-    uint32_t token;
+    ds_token token;
     size_t n_ids;
     ds_err err;
 

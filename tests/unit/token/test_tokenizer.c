@@ -59,9 +59,9 @@ static void ids_equal_peer(void **state)
         n = from_hex(line, (size_t)(p - line), text);
         assert_ok(ds_encoder_text(e, text, n, &ids, &err));
         while (*p == ' ') {
-            unsigned long want = strtoul(p + 1, &p, 10);
+            long want = strtol(p + 1, &p, 10);
             if (i >= ids.n || ids.p[i] != want)
-                fail_msg("line %zu: id %zu is %u, the peer says %lu", n_lines, i, i < ids.n ? ids.p[i] : DS_TOKEN_NONE, want);
+                fail_msg("line %zu: id %zu is %d, the peer says %ld", n_lines, i, i < ids.n ? ids.p[i] : DS_TOKEN_NONE, want);
             i++;
         }
         assert_int_equal(i, ids.n);
