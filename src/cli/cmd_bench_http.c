@@ -152,12 +152,12 @@ static void put_times(ds_buf *b, const char *name, const ds_times *t)
     ds_buf_putc(b, '}');
 }
 
-static double per_second(uint64_t n, const ds_load_report *r)
+static double per_second(uint64_t n, const ds_loadgen_report *r)
 {
     return r->elapsed_ns ? (double)n * 1e9 / (double)r->elapsed_ns : 0.0;
 }
 
-static int print_json(const ds_load_report *r, const options *o)
+static int print_json(const ds_loadgen_report *r, const options *o)
 {
     static const char *const protocols[] = { "chat", "completions" };
     ds_buf b = { 0 };
@@ -181,7 +181,7 @@ static int print_json(const ds_load_report *r, const options *o)
     ds_buf_puts(&b, ",\"errors\":{");
     for (int i = 0; i < DS_LOAD_N_ERRORS; i++)
         if (r->errors[i]) {
-            ds_buf_printf(&b, "%s\"%s\":%" PRIu64, first ? "" : ",", ds_load_error_names[i], r->errors[i]);
+            ds_buf_printf(&b, "%s\"%s\":%" PRIu64, first ? "" : ",", ds_loadgen_error_names[i], r->errors[i]);
             first = false;
         }
     ds_buf_printf(&b,
@@ -211,7 +211,7 @@ static void print_row(const char *name, const ds_times *t)
                (double)t->max / 1e6);
 }
 
-static void print_table(const ds_load_report *r, const options *o)
+static void print_table(const ds_loadgen_report *r, const options *o)
 {
     uint64_t failed = r->scheduled - r->completed;
     const char *before = " (";
@@ -220,7 +220,7 @@ static void print_table(const ds_load_report *r, const options *o)
            r->completed, failed);
     for (int i = 0; i < DS_LOAD_N_ERRORS; i++)
         if (r->errors[i]) {
-            printf("%s%s %" PRIu64, before, ds_load_error_names[i], r->errors[i]);
+            printf("%s%s %" PRIu64, before, ds_loadgen_error_names[i], r->errors[i]);
             before = ", ";
         }
     puts(failed ? ")" : "");
@@ -257,7 +257,7 @@ static bool stop(void *ctx)
     return stopped != 0;
 }
 
-static void progress(void *ctx, const ds_load_report *r, uint64_t now_ns)
+static void progress(void *ctx, const ds_loadgen_report *r, uint64_t now_ns)
 {
     uint64_t failed = 0;
 
@@ -336,7 +336,7 @@ static ds_rc raise_files(int64_t *max_live, ds_err *err)
     return setrlimit(RLIMIT_NOFILE, &r) == 0 ? DS_OK : ds_fail(err, DS_E_IO, "ulimit -n: %s", strerror(errno));
 }
 
-static ds_rc run(const options *o, const address *a, const char *extra, ds_load_report *r, ds_err *err)
+static ds_rc run(const options *o, const address *a, const char *extra, ds_loadgen_report *r, ds_err *err)
 {
     ds_plan_opts po = { .rate = o->rate,
                         .requests = (uint64_t)o->requests,
@@ -349,25 +349,25 @@ static ds_rc run(const options *o, const address *a, const char *extra, ds_load_
                         .trace = o->trace,
                         .speed = o->speed,
                         .seed = (uint64_t)o->seed };
-    ds_load_opts lo = { .host = a->host,
-                        .port = a->port,
-                        .path = a->path,
-                        .model = o->model,
-                        .extra = extra,
-                        .completions = o->protocol == 1,
-                        .no_stream = !o->stream,
-                        .closed = (uint32_t)o->closed,
-                        .closed_ns = o->duration * 1000000,
-                        .no_keepalive = !o->keepalive,
-                        .turns = (uint32_t)o->turns,
-                        .think_ns = o->think * 1000000,
+    ds_loadgen_opts lo = { .host = a->host,
+                           .port = a->port,
+                           .path = a->path,
+                           .model = o->model,
+                           .extra = extra,
+                           .completions = o->protocol == 1,
+                           .no_stream = !o->stream,
+                           .closed = (uint32_t)o->closed,
+                           .closed_ns = o->duration * 1000000,
+                           .no_keepalive = !o->keepalive,
+                           .turns = (uint32_t)o->turns,
+                           .think_ns = o->think * 1000000,
 
-                        .timeout_ns = o->timeout * 1000000,
-                        .warmup_ns = o->warmup * 1000000,
-                        .want_first_ns = o->want_first * 1000000,
-                        .want_pace_ns = o->want_pace * 1000000,
-                        .progress = isatty(STDERR_FILENO) ? progress : NULL,
-                        .stop = stop };
+                           .timeout_ns = o->timeout * 1000000,
+                           .warmup_ns = o->warmup * 1000000,
+                           .want_first_ns = o->want_first * 1000000,
+                           .want_pace_ns = o->want_pace * 1000000,
+                           .progress = isatty(STDERR_FILENO) ? progress : NULL,
+                           .stop = stop };
     ds_plan *plan = NULL;
     char *key = NULL;
     int64_t max_live = o->max_live;
@@ -380,7 +380,7 @@ static ds_rc run(const options *o, const address *a, const char *extra, ds_load_
     lo.key = key;
     lo.max_live = (uint32_t)max_live;
     if (rc == DS_OK)
-        rc = ds_load_run(r, plan, &lo, err);
+        rc = ds_loadgen_run(r, plan, &lo, err);
     if (lo.progress)
         fputs("\r\033[K", stderr);
     ds_plan_destroy(plan);
@@ -389,14 +389,14 @@ static ds_rc run(const options *o, const address *a, const char *extra, ds_load_
 }
 
 /* A server that answers nothing is a failure, with its reasons. */
-static ds_rc none_completed(const ds_load_report *r, ds_err *err)
+static ds_rc none_completed(const ds_loadgen_report *r, ds_err *err)
 {
     ds_buf b = { 0 };
     ds_rc rc;
 
     for (int i = 0; i < DS_LOAD_N_ERRORS; i++)
         if (r->errors[i])
-            ds_buf_printf(&b, "%s%s %" PRIu64, b.len ? ", " : ": ", ds_load_error_names[i], r->errors[i]);
+            ds_buf_printf(&b, "%s%s %" PRIu64, b.len ? ", " : ": ", ds_loadgen_error_names[i], r->errors[i]);
     if (r->first_error_status)
         ds_buf_printf(&b, "; the first refusal was status %" PRIu64, r->first_error_status);
     rc = ds_fail(err, DS_E_IO, "of %" PRIu64 " requests none was completed%s", r->scheduled, ds_buf_str(&b));
@@ -439,7 +439,7 @@ int ds_cmd_bench_http(int argc, char **argv)
     size_t n;
     ds_buf extra = { 0 };
     ds_err err = { 0 };
-    ds_load_report *r;
+    ds_loadgen_report *r;
     int status;
 
     if (ds_opt_parse(&command, &o, argc, argv, &word, 0, &n, given, &help, &err) != DS_OK)

@@ -376,17 +376,17 @@ static ds_rc case_host(const bench *b, uint32_t n, ds_err *err)
     }
     if (rc == DS_OK) {
         do {
-            ds_engine_run(e);
+            ds_engine_turn(e);
             ds_engine_poll(e, ev, 1024);
             ds_engine_stats_get(e, &before);
         } while (before.running < n || before.prefilling > 0);
         for (uint64_t until = before.steps + WARM; before.steps < until; ds_engine_stats_get(e, &before)) {
-            ds_engine_run(e);
+            ds_engine_turn(e);
             while (ds_engine_poll(e, ev, 1024) > 0)
                 ;
         }
         for (first = before; before.steps < first.steps + STEPS; before = after) {
-            ds_engine_run(e);
+            ds_engine_turn(e);
             while (ds_engine_poll(e, ev, 1024) > 0)
                 ;
             ds_engine_stats_get(e, &after);

@@ -270,7 +270,7 @@ typedef struct {
     uint32_t state; /* DS_HIT_STATE; DS_NONE: it is in the store */
     bool approx;    /* what is found there rests on a replay, or is one; of what is in the store nobody knows yet */
     bool exact;     /* only what is exact was looked at */
-    uint32_t run;   /* blocks that are there, whatever the hit makes of them */
+    uint32_t there; /* blocks that are there, whatever the hit makes of them */
     uint32_t most;  /* that could be of use */
 } found;
 
@@ -283,7 +283,7 @@ uint32_t ds_eng_device_block(const ds_eng_loop *e, const ds_eng_sample *s, uint3
 }
 
 /* How many of a sample's first `most` blocks are there; of these, in front of the first approximate one, *n_exact. */
-static uint32_t run_of_blocks(const ds_eng_loop *e, const ds_eng_sample *s, uint32_t most, bool exact, where look, uint32_t *n_exact)
+static uint32_t blocks_there(const ds_eng_loop *e, const ds_eng_sample *s, uint32_t most, bool exact, where look, uint32_t *n_exact)
 {
     uint32_t have = 0, promised = 0; /* promised: blocks that the store has, up to here */
 
@@ -351,8 +351,8 @@ static found find_hit(ds_eng_loop *e, ds_eng_sample *s, where look, uint64_t now
     if (s->req->no_cache)
         return f;
     f.most = f.most < s->n_keys ? f.most : s->n_keys;
-    f.run = run_of_blocks(e, s, f.most, f.exact, look, &n_exact);
-    h = ds_hit_find(&q, f.run, has_state, &x);
+    f.there = blocks_there(e, s, f.most, f.exact, look, &n_exact);
+    h = ds_hit_find(&q, f.there, has_state, &x);
     f.kind = h.kind;
     f.pos = h.pos;
     if (h.kind == DS_HIT_STATE) {
@@ -372,7 +372,7 @@ static bool is_better(const found *p, const found *f)
 /* The block behind those that the device has is on its way to somebody else. */
 static bool next_is_expected(const ds_eng_loop *e, const ds_eng_sample *s, const found *f)
 {
-    return e->fetches.n_under_way > 0 && !s->req->no_cache && f->run < f->most && ds_blocks_is_expected(&e->blocks, &s->keys[f->run]);
+    return e->fetches.n_under_way > 0 && !s->req->no_cache && f->there < f->most && ds_blocks_is_expected(&e->blocks, &s->keys[f->there]);
 }
 
 /* Somebody is computing more of this prompt's prefix than is there now: it pays to wait. */
@@ -677,13 +677,13 @@ static bool admit_import(ds_eng_loop *e, ds_eng_step *st, ds_eng_sample *s, uint
     *v = NOT_YET;
     if (waits_for_buffers(e, s, now_us))
         return true;
-    f.run = run_of_blocks(e, s, full, exact, DEVICE_ONLY, &n_exact);
-    f.pos = f.run * DS_KV_BLOCK_TOKENS;
-    if (f.run < full) {
+    f.there = blocks_there(e, s, full, exact, DEVICE_ONLY, &n_exact);
+    f.pos = f.there * DS_KV_BLOCK_TOKENS;
+    if (f.there < full) {
         p = f;
         if (next_is_expected(e, s, &f))
             return true;
-        if (!ask || run_of_blocks(e, s, full, exact, AND_STORED_BLOCKS, &n_exact) < full) {
+        if (!ask || blocks_there(e, s, full, exact, AND_STORED_BLOCKS, &n_exact) < full) {
             ds_eng_drop_import(s);
             return false;
         }

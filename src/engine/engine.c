@@ -145,7 +145,7 @@ static void publish(ds_engine *e)
         waker.fn(waker.ctx);
 }
 
-bool ds_engine_run(ds_engine *e)
+bool ds_engine_turn(ds_engine *e)
 {
     ds_eng_loop *l = &e->loop;
     bool planned = false;
@@ -178,7 +178,7 @@ static void *loop(void *arg)
     uint32_t sleep_us;
 
     do { /* who only waits for the store looks at deadlines now and then */
-        bool more = ds_engine_run(e);
+        bool more = ds_engine_turn(e);
         sleep_us = !e->loop.idle ? 0 : more ? DEADLINE_LOOK_US : DS_MAIL_FOREVER;
     } while (ds_mail_go_on(&e->mail, sleep_us));
     return NULL;
@@ -203,7 +203,7 @@ static void flush_saves(ds_engine *e)
     ds_eng_loop *l = &e->loop;
 
     for (int tries = 0; l->saves.n > 0 && tries < FLUSH_TRIES; tries++) {
-        while (ds_engine_run(e))
+        while (ds_engine_turn(e))
             ;
         if (l->saves.later)
             e->o.clock.sleep_until_ns(e->o.clock.ctx, ds_eng_now_ns(&e->o) + 1000ull * DEADLINE_LOOK_US);
@@ -219,7 +219,7 @@ void ds_engine_destroy(ds_engine *e)
         pthread_join(e->thread, NULL);
     }
     ds_mail_cancel_all(&e->mail);
-    while (ds_engine_run(e))
+    while (ds_engine_turn(e))
         ;
     flush_saves(e);
     ds_eng_free_tables(e);

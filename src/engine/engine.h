@@ -1,7 +1,7 @@
 /* Engines: how they are made, turned and taken apart. What their users see is ds/engine.h.
  *
  *   ds_engine_create     from a model and options; everything that depends on load is sized and taken here
- *   ds_engine_run        one turn of the loop by the caller, or
+ *   ds_engine_turn       one turn of the loop by the caller, or
  *   ds_engine_start      a thread that does it
  *   ds_engine_export_*, ds_engine_import
  *                        a sequence goes on in another engine
@@ -110,7 +110,7 @@ ds_rc ds_engine_create_stub(ds_engine **out, const ds_engine_stub *s, const ds_e
 
 /* One turn: plans and submits a step if there is room on the device, then takes one result. False: nothing is left
  * to do. */
-bool ds_engine_run(ds_engine *e);
+bool ds_engine_turn(ds_engine *e);
 /* A thread turns until destroy, sleeping when idle. DS_E_IO: it can't start. */
 ds_rc ds_engine_start(ds_engine *e, ds_err *err);
 

@@ -311,7 +311,7 @@ static void finish_rows(ds_eng_loop *e, ds_eng_step *st, uint32_t i, uint64_t no
 void ds_eng_finish_step(ds_eng_loop *e, ds_eng_step *st, uint64_t now_us)
 {
     uint64_t begin = ds_eng_now_ns(e->o);
-    ds_cost_load load = { st->dev.q, st->dev.qc, st->dev.qq };
+    ds_cost_work work = { st->dev.q, st->dev.qc, st->dev.qq };
 
     assert(st->dev.no == e->done + 1);
     e->done = st->dev.no;
@@ -344,12 +344,12 @@ void ds_eng_finish_step(ds_eng_loop *e, ds_eng_step *st, uint64_t now_us)
     e->turn.device_busy_ns += st->dev.run_ns;
     e->turn.device_idle_ns += st->dev.idle_ns;
     e->turn.draft_ns += st->dev.draft_ns;
-    if (st->dev.run_ns > 0 && load.q > 0.0 && !st->dev.cut) {
+    if (st->dev.run_ns > 0 && work.q > 0.0 && !st->dev.cut) {
         double us = (double)st->dev.run_ns / 1e3;
         ds_eng_hist_add(st->n_prompt ? &e->turn.step_prefill : &e->turn.step_decode, st->dev.run_ns / 1000);
-        ds_cost_learn(&e->cost, &load, us);
+        ds_cost_learn(&e->cost, &work, us);
         if (st->n_prompt == 0)
-            ds_spec_learn_step(&e->spec, &load, us, (double)st->dev.draft_ns / 1e3, st->dev.draft_ns ? st->n_decode : 0);
+            ds_spec_learn_step(&e->spec, &work, us, (double)st->dev.draft_ns / 1e3, st->dev.draft_ns ? st->n_decode : 0);
     }
     e->turn.host_finish_ns += ds_eng_now_ns(e->o) - begin;
 }

@@ -213,7 +213,7 @@ static void all_prompt_rows(ds_eng_loop *e, ds_eng_step *st)
     if (e->n_prefilling == 0)
         return;
     for (uint32_t i = 0; i < st->dev.n_rows; i++)
-        ds_cost_add(&c.load, 1.0 + st->dev.rows[i].drafts, st->who[i]->pos_max);
+        ds_cost_add(&c.work, 1.0 + st->dev.rows[i].drafts, st->who[i]->pos_max);
     for (uint32_t i = 0; i < e->n_prefilling; i++) {
         ds_eng_sample *s = e->prefilling[i];
         if (s->state == S_PROMPT && s->pos_max < s->goal && st->dev.n_rows < st->dev.cap_rows) {
@@ -228,7 +228,7 @@ static void all_prompt_rows(ds_eng_loop *e, ds_eng_step *st)
             n = ds_chunk_rows(&c);
             if (n > 0) {
                 prompt_rows(e, st, s, n);
-                ds_cost_add(&c.load, s->pos_max - c.pos, c.pos);
+                ds_cost_add(&c.work, s->pos_max - c.pos, c.pos);
                 room -= s->pos_max - c.pos;
                 logits_room -= all_logits ? s->pos_max - c.pos : 0;
                 c.first = false;

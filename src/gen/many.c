@@ -461,9 +461,9 @@ void ds_gen_many_destroy(ds_gen_many *m)
     free(m);
 }
 
-void ds_gen_many_load_get(ds_gen_many *m, ds_gen_many_load *out)
+void ds_gen_many_work_get(ds_gen_many *m, ds_gen_many_work *out)
 {
-    *out = (ds_gen_many_load){ 0 };
+    *out = (ds_gen_many_work){ 0 };
     pthread_mutex_lock(&m->mu);
     for (uint32_t i = 0; i < m->n_records; i++)
         if (m->records[i].id) {

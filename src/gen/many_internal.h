@@ -8,7 +8,7 @@
 typedef struct {
     uint32_t requests[DS_GEN_MANY_MAX];
     uint64_t tokens[DS_GEN_MANY_MAX]; /* work ahead */
-} ds_gen_many_load;
-void ds_gen_many_load_get(ds_gen_many *m, ds_gen_many_load *out);
+} ds_gen_many_work;
+void ds_gen_many_work_get(ds_gen_many *m, ds_gen_many_work *out);
 
 #endif

@@ -34,8 +34,8 @@ enum {
 #define SECOND UINT64_C(1000000000)
 #define NEVER UINT64_MAX
 
-const char *const ds_load_error_names[DS_LOAD_N_ERRORS] = { "connect",  "closed",   "timeout", "http_429",  "http_503", "http_4xx",
-                                                            "http_5xx", "protocol", "stream",  "truncated", "limit",    "unfinished" };
+const char *const ds_loadgen_error_names[DS_LOAD_N_ERRORS] = { "connect",  "closed",   "timeout", "http_429",  "http_503", "http_4xx",
+                                                               "http_5xx", "protocol", "stream",  "truncated", "limit",    "unfinished" };
 
 typedef struct {
     ds_plan_item item;
@@ -65,8 +65,8 @@ typedef struct {
 } later;
 
 typedef struct loop {
-    const ds_load_opts *o;
-    ds_load_report *r;
+    const ds_loadgen_opts *o;
+    ds_loadgen_report *r;
     ds_plan *plan;
     int epoll, timer;
     struct sockaddr_storage addr;
@@ -217,7 +217,7 @@ static void come_again(loop *l, bool failed)
     heap_push(l, at + think, NULL); /* without memory there is a user less */
 }
 
-static void fail(loop *l, conn *c, ds_load_error why)
+static void fail(loop *l, conn *c, ds_loadgen_error why)
 {
     if (c->measured) {
         l->r->errors[why]++;
@@ -234,8 +234,8 @@ static void fail(loop *l, conn *c, ds_load_error why)
 
 static void record(loop *l, conn *c)
 {
-    ds_load_report *r = l->r;
-    const ds_load_opts *o = l->o;
+    ds_loadgen_report *r = l->r;
+    const ds_loadgen_opts *o = l->o;
     uint64_t tokens = c->answer.has_usage ? c->answer.completion : c->events, pace = 0;
     uint64_t first = c->first ? c->first - c->due : 0;
 
@@ -309,7 +309,7 @@ static void finish(loop *l, conn *c)
 }
 
 /* The connection is gone before the answer is complete. */
-static void lost(loop *l, conn *c, ds_load_error why)
+static void lost(loop *l, conn *c, ds_loadgen_error why)
 {
     if (c->reused && !c->got_bytes) { /* the server had closed it while it was idle */
         shut(c);
@@ -351,7 +351,7 @@ static void try_send(loop *l, conn *c)
 
 static void write_body(loop *l, const ds_plan_item *it, const conversation *talk)
 {
-    const ds_load_opts *o = l->o;
+    const ds_loadgen_opts *o = l->o;
     ds_buf *b = &l->body;
 
     ds_buf_clear(b);
@@ -382,7 +382,7 @@ static void write_body(loop *l, const ds_plan_item *it, const conversation *talk
 
 static void write_request(loop *l, ds_buf *out, const ds_plan_item *it, const conversation *talk)
 {
-    const ds_load_opts *o = l->o;
+    const ds_loadgen_opts *o = l->o;
 
     write_body(l, it, talk);
     ds_buf_clear(out);
@@ -712,7 +712,7 @@ static void close_loop(loop *l)
     ds_buf_free(&l->body);
 }
 
-ds_rc ds_load_run(ds_load_report *r, ds_plan *plan, const ds_load_opts *o, ds_err *err)
+ds_rc ds_loadgen_run(ds_loadgen_report *r, ds_plan *plan, const ds_loadgen_opts *o, ds_err *err)
 {
     loop l = { .o = o, .r = r, .plan = plan, .epoll = -1, .timer = -1, .free = -1, .idle = -1, .oldest = -1, .newest = -1 };
     ds_rc rc;

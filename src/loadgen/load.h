@@ -32,9 +32,9 @@ typedef enum {
     DS_LOAD_LIMIT,      /* too many under way */
     DS_LOAD_UNFINISHED, /* under way when the test was stopped */
     DS_LOAD_N_ERRORS,
-} ds_load_error;
+} ds_loadgen_error;
 
-extern const char *const ds_load_error_names[DS_LOAD_N_ERRORS];
+extern const char *const ds_loadgen_error_names[DS_LOAD_N_ERRORS];
 
 typedef struct {
     uint64_t scheduled, sent, completed, errors[DS_LOAD_N_ERRORS]; /* scheduled = completed + errors once it is over; all but warm-up */
@@ -48,7 +48,7 @@ typedef struct {
     uint64_t elapsed_ns; /* from the end of the warm-up to the last answer */
     /* from the time a request was due; `gap`: between events of a stream; `pace`: mean time per token after the first, one value a request */
     ds_times first_token, gap, pace, total, lag;
-} ds_load_report;
+} ds_loadgen_report;
 
 typedef struct {
     const char *host, *port; /* name or address; number */
@@ -62,19 +62,19 @@ typedef struct {
      * for the greatest throughput: its latencies are those of a load that adapts to the server. */
     uint32_t closed;
     uint64_t closed_ns;
-    uint32_t turns;                                                        /* of a conversation; 0 = 1. Chat only */
-    uint64_t think_ns;                                                     /* mean time between an answer's end and the next turn */
-    uint32_t max_live;                                                     /* 1..1,000,000 */
-    uint64_t timeout_ns;                                                   /* from the time due */
-    uint64_t warmup_ns;                                                    /* requests due before are sent and not counted */
-    uint64_t want_first_ns, want_pace_ns;                                  /* for `good`; 0 = any */
-    void (*progress)(void *ctx, const ds_load_report *r, uint64_t now_ns); /* about once a second; NULL: none */
-    bool (*stop)(void *ctx);                                               /* asked often; true ends the test. NULL: never */
+    uint32_t turns;                                                           /* of a conversation; 0 = 1. Chat only */
+    uint64_t think_ns;                                                        /* mean time between an answer's end and the next turn */
+    uint32_t max_live;                                                        /* 1..1,000,000 */
+    uint64_t timeout_ns;                                                      /* from the time due */
+    uint64_t warmup_ns;                                                       /* requests due before are sent and not counted */
+    uint64_t want_first_ns, want_pace_ns;                                     /* for `good`; 0 = any */
+    void (*progress)(void *ctx, const ds_loadgen_report *r, uint64_t now_ns); /* about once a second; NULL: none */
+    bool (*stop)(void *ctx);                                                  /* asked often; true ends the test. NULL: never */
     void *ctx;
-} ds_load_opts;
+} ds_loadgen_opts;
 
 /* Runs the plan to its end. The report is filled on failure too, with what was done until then. DS_E_IO: the host
  * isn't known, no epoll. DS_E_NOMEM. */
-ds_rc ds_load_run(ds_load_report *r, ds_plan *plan, const ds_load_opts *o, ds_err *err);
+ds_rc ds_loadgen_run(ds_loadgen_report *r, ds_plan *plan, const ds_loadgen_opts *o, ds_err *err);
 
 #endif

@@ -11,7 +11,7 @@ uint32_t ds_chunk_rows(const ds_chunk *c)
 
     if (c->most == 0 || c->budget_us == 0 || c->alone)
         return c->most;
-    fit = ds_cost_known(c->cost) ? ds_cost_fit(c->cost, &c->load, c->pos, c->budget_us, c->most) : DS_CHUNK_GRID;
+    fit = ds_cost_known(c->cost) ? ds_cost_fit(c->cost, &c->work, c->pos, c->budget_us, c->most) : DS_CHUNK_GRID;
     if (fit >= c->most)
         return c->most;
     if (fit >= DS_CHUNK_GRID)

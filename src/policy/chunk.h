@@ -16,7 +16,7 @@ enum { DS_CHUNK_GRID = 128, DS_CHUNK_LEAST = 16 };
 
 typedef struct {
     const ds_cost *cost;
-    ds_cost_load load;  /* what the step has already */
+    ds_cost_work work;  /* what the step has already */
     uint32_t pos;       /* where the chunk begins */
     uint32_t most;      /* rows at most: to where it has to end, and what the step has room for */
     uint32_t budget_us; /* of the whole step; 0: none */

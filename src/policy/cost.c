@@ -7,7 +7,7 @@
 static const double scale[4] = { 1.0, 1e-2, 1e-5, 1e-5 };
 static const double forget = 0.9973, ridge = 1e-6;
 
-static void features(double f[4], const ds_cost_load *x)
+static void features(double f[4], const ds_cost_work *x)
 {
     f[0] = scale[0];
     f[1] = x->q * scale[1];
@@ -46,7 +46,7 @@ static void solve(const ds_cost *c, const bool on[4], double w[4])
     }
 }
 
-void ds_cost_learn(ds_cost *c, const ds_cost_load *x, double us)
+void ds_cost_learn(ds_cost *c, const ds_cost_work *x, double us)
 {
     double f[4], w[4];
     bool on[4] = { true, true, true, true };
@@ -73,19 +73,19 @@ void ds_cost_learn(ds_cost *c, const ds_cost_load *x, double us)
         c->coef[i] = (w[i] > 0.0 ? w[i] : 0.0) * scale[i];
 }
 
-double ds_cost_of(const ds_cost *c, const ds_cost_load *x)
+double ds_cost_of(const ds_cost *c, const ds_cost_work *x)
 {
     return c->coef[0] + c->coef[1] * x->q + c->coef[2] * x->qc + c->coef[3] * x->qq;
 }
 
-void ds_cost_add(ds_cost_load *x, double rows, double context)
+void ds_cost_add(ds_cost_work *x, double rows, double context)
 {
     x->q += rows;
     x->qc += rows * context;
     x->qq += rows * rows;
 }
 
-uint32_t ds_cost_fit(const ds_cost *c, const ds_cost_load *base, double context, double budget_us, uint32_t most)
+uint32_t ds_cost_fit(const ds_cost *c, const ds_cost_work *base, double context, double budget_us, uint32_t most)
 {
     double left = budget_us - ds_cost_of(c, base), b = c->coef[1] + c->coef[2] * context, e = c->coef[3], q;
 

@@ -13,7 +13,7 @@
 
 typedef struct {
     double q, qc, qq;
-} ds_cost_load;
+} ds_cost_work;
 
 typedef struct {
     double A[4][4], y[4]; /* normal equations, decayed */
@@ -21,19 +21,19 @@ typedef struct {
     uint64_t n;
 } ds_cost;
 
-/* A step with load x took `us`. Neither may be negative or not finite. */
-void ds_cost_learn(ds_cost *c, const ds_cost_load *x, double us);
-/* What a step with load x would take, in us; 0 before anything was learnt. */
-double ds_cost_of(const ds_cost *c, const ds_cost_load *x);
+/* A step with work x took `us`. Neither may be negative or not finite. */
+void ds_cost_learn(ds_cost *c, const ds_cost_work *x, double us);
+/* What a step with work x would take, in us; 0 before anything was learnt. */
+double ds_cost_of(const ds_cost *c, const ds_cost_work *x);
 /* Enough was seen for the answers to mean something. */
 static inline bool ds_cost_known(const ds_cost *c)
 {
     return c->n >= 8;
 }
 /* One more sequence in a step: `rows` rows behind `context` tokens. */
-void ds_cost_add(ds_cost_load *x, double rows, double context);
+void ds_cost_add(ds_cost_work *x, double rows, double context);
 
 /* The most rows of a prompt after `context` tokens that keep a step with `base` in it within budget_us; 0: none. */
-uint32_t ds_cost_fit(const ds_cost *c, const ds_cost_load *base, double context, double budget_us, uint32_t most);
+uint32_t ds_cost_fit(const ds_cost *c, const ds_cost_work *base, double context, double budget_us, uint32_t most);
 
 #endif

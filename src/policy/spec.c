@@ -22,7 +22,7 @@ static double share(const ds_spec *s, uint32_t i)
 
 static double rate(const ds_spec *s, uint32_t k, uint32_t n, double context)
 {
-    ds_cost_load x = { (double)n * (1 + k), context * (1 + k), (double)n * (1 + k) * (1 + k) };
+    ds_cost_work x = { (double)n * (1 + k), context * (1 + k), (double)n * (1 + k) * (1 + k) };
     double all = 1.0, tokens = 1.0, us = ds_cost_of(&s->decode, &x);
 
     for (uint32_t i = 0; i < k; i++) {
@@ -81,7 +81,7 @@ void ds_spec_learn_row(ds_spec *s, uint32_t drafted, uint32_t kept)
     }
 }
 
-void ds_spec_learn_step(ds_spec *s, const ds_cost_load *x, double run_us, double draft_us, uint32_t drafted_seqs)
+void ds_spec_learn_step(ds_spec *s, const ds_cost_work *x, double run_us, double draft_us, uint32_t drafted_seqs)
 {
     ds_cost_learn(&s->decode, x, run_us - draft_us);
     if (drafted_seqs > 0) {

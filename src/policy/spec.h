@@ -41,6 +41,6 @@ uint32_t ds_spec_choose(ds_spec *s, uint32_t n, double context, uint32_t rows);
 /* A sequence's row was verified with `drafted` drafts behind it, of which the first `kept` were kept. */
 void ds_spec_learn_row(ds_spec *s, uint32_t drafted, uint32_t kept);
 /* A step of decode rows took run_us, of them draft_us for proposing drafts to drafted_seqs sequences. */
-void ds_spec_learn_step(ds_spec *s, const ds_cost_load *x, double run_us, double draft_us, uint32_t drafted_seqs);
+void ds_spec_learn_step(ds_spec *s, const ds_cost_work *x, double run_us, double draft_us, uint32_t drafted_seqs);
 
 #endif

@@ -109,7 +109,7 @@ static void put_images(ds_buf *b, const ds_request_info_data *i)
 }
 
 /* given: a prompt that came as ids, or NULL; e: NULL is fine then. */
-static ds_rc put_ids(ds_buf *b, ds_request *r, const uint32_t *given, size_t n, ds_encoder *e, const ds_run *runs, size_t n_runs,
+static ds_rc put_ids(ds_buf *b, ds_request *r, const ds_token *given, size_t n, ds_encoder *e, const ds_run *runs, size_t n_runs,
                      ds_api_error *why, ds_err *err)
 {
     ds_ids ids = { 0 };
@@ -119,9 +119,9 @@ static ds_rc put_ids(ds_buf *b, ds_request *r, const uint32_t *given, size_t n, 
         uint32_t size = ds_tokenizer_size(ds_encoder_tokenizer(e));
 
         for (size_t k = 0; k < n && rc == DS_OK; k++)
-            if (given[k] >= size)
+            if ((uint32_t)given[k] >= size)
                 rc =
-                    ds_api_fail(why, 400, NULL, NULL, "prompt", "prompt: token id %u lies outside of the vocabulary of %u", given[k], size);
+                    ds_api_fail(why, 400, NULL, NULL, "prompt", "prompt: token id %d lies outside of the vocabulary of %u", given[k], size);
     } else if (!given) {
         rc = ds_encoder_runs(e, runs, n_runs, &ids, err);
         given = ids.p;
@@ -162,7 +162,7 @@ static void put_runs(ds_buf *b, const ds_run *runs, size_t n)
 ds_rc ds_request_json(ds_request *r, uint32_t prompt, ds_encoder *e, char **json, size_t *n, ds_api_error *why, ds_err *err)
 {
     const ds_request_info_data *i = ds_request_info(r);
-    const uint32_t *given;
+    const ds_token *given;
     const ds_run *runs;
     size_t n_runs, n_given;
     ds_buf b = { 0 };

@@ -124,14 +124,14 @@ static void busy_and_draining(void **state)
     assert_ok(ds_engine_add(e, &q, &id, &err));
     assert_ok(ds_engine_add(e, &q, &id, &err));
     assert_refused(ds_engine_add(e, &q, &id, &err), DS_E_AGAIN, "busy with 2");
-    while (ds_engine_run(e))
+    while (ds_engine_turn(e))
         ;
     assert_refused(ds_engine_add(e, &q, &id, &err), DS_E_AGAIN, "busy"); /* nobody has read the ends */
     assert_int_equal(ds_engine_poll(e, ev, 16), 2 * 5);
     assert_ok(ds_engine_add(e, &q, &id, &err));
     assert_false(ds_engine_drain(e));
     assert_refused(ds_engine_add(e, &q, &id, &err), DS_E_AGAIN, "draining");
-    while (ds_engine_run(e))
+    while (ds_engine_turn(e))
         ;
     assert_true(ds_engine_drain(e));
     assert_int_equal(ds_engine_poll(e, ev, 16), 5);
@@ -173,7 +173,7 @@ static ds_rc add_one(void *ctx, ds_err *err)
     rc = ds_engine_add(e, &q, &id, err);
     if (rc != DS_OK)
         return rc;
-    while (ds_engine_run(e))
+    while (ds_engine_turn(e))
         ;
     while (ds_engine_poll(e, ev, 64) > 0)
         ;
@@ -206,7 +206,7 @@ static void the_loop_takes_nothing(void **state)
     for (int i = 0; i < 4; i++)
         assert_ok(ds_engine_add(e, &q, &id, &err));
     fault_arm(1, true);
-    while (e->loop.done < 200000 && ds_engine_run(e)) {
+    while (e->loop.done < 200000 && ds_engine_turn(e)) {
         size_t n = ds_engine_poll(e, ev, 64);
         for (size_t i = 0; i < n; i++)
             tokens += ev[i].kind == DS_EV_TOKEN;
@@ -229,7 +229,7 @@ static void finish(ds_engine *e, uint64_t id, ds_event *end, uint32_t *tokens)
     for (int turns = 0; !last; turns++) {
         size_t n;
         assert_true(turns < 100000);
-        ds_engine_run(e);
+        ds_engine_turn(e);
         n = ds_engine_poll(e, ev, 8);
         for (size_t i = 0; i < n; i++)
             if (ev[i].request == id) {
@@ -263,7 +263,7 @@ static void cancelled_in_every_state(void **state)
             assert_ok(ds_engine_add(e, &q, &id[1], &err));
             assert_ok(ds_engine_add(e, &q, &id[2], &err));
             for (int t = 0; t < turns; t++)
-                ds_engine_run(e);
+                ds_engine_turn(e);
             ds_engine_cancel(e, id[2]); /* waiting, or behind the other's prefix */
             ds_engine_cancel(e, id[1]);
             finish(e, id[1], &end, &tokens);
@@ -271,7 +271,7 @@ static void cancelled_in_every_state(void **state)
             finish(e, id[0], &end, &tokens);
             assert_int_equal(end.end.reason, DS_ENDED_LENGTH);
             assert_int_equal(end.end.n_tokens, 400);
-            while (ds_engine_run(e))
+            while (ds_engine_turn(e))
                 ;
             while (ds_engine_poll(e, &end, 1))
                 ;
@@ -297,7 +297,7 @@ static void destroyed_in_every_state(void **state)
         for (int i = 0; i < 4; i++)
             assert_ok(ds_engine_add(e, &q, &id, &err));
         for (int t = 0; t < turns; t++)
-            ds_engine_run(e);
+            ds_engine_turn(e);
         ds_engine_destroy(e);
     }
 }
@@ -318,7 +318,7 @@ static void deadlines(void **state)
     finish(e, id[0], &end, &tokens);
     assert_int_equal(end.end.reason, DS_ENDED_DEADLINE);
     assert_true(tokens > 5);
-    while (ds_engine_run(e))
+    while (ds_engine_turn(e))
         ;
     while (ds_engine_poll(e, &end, 1))
         if (end.request == id[1] && end.kind == DS_EV_END)
@@ -367,7 +367,7 @@ static void stop_strings(void **state)
         q.n_stop = cases[c].n_stop;
         q.tag = (uintptr_t)cases[c].script;
         assert_ok(ds_engine_add(e, &q, &id, &err));
-        while (ds_engine_run(e))
+        while (ds_engine_turn(e))
             ;
         n = ds_engine_poll(e, ev, 16);
         for (size_t i = 0; i < n; i++)
@@ -436,7 +436,7 @@ static void prompts_of_any_length(void **state)
                     h = ds_backend_null_fold(h, ids[k]);
                 for (tokens = 0; !last;) {
                     size_t got;
-                    ds_engine_run(e);
+                    ds_engine_turn(e);
                     got = ds_engine_poll(e, ev, 64);
                     for (size_t k = 0; k < got; k++) {
                         if (ev[k].kind == DS_EV_START)
@@ -475,7 +475,7 @@ static void a_tenant_sees_only_its_own_prefixes(void **state)
         q.cache_domain = domain[i];
         q.cache_salt = salt[i];
         assert_ok(ds_engine_add(e, &q, &id, &err));
-        while (ds_engine_run(e))
+        while (ds_engine_turn(e))
             ;
         assert_true(ds_engine_poll(e, ev, 8) > 0);
         assert_int_equal(ev[0].kind, DS_EV_START);
@@ -504,7 +504,7 @@ static void pictures_are_part_of_the_key(void **state)
         q.images = &image;
         q.n_images = 1;
         assert_ok(ds_engine_add(e, &q, &id, &err));
-        while (ds_engine_run(e))
+        while (ds_engine_turn(e))
             ;
         assert_true(ds_engine_poll(e, ev, 8) > 0);
         assert_int_equal(ev[0].start.cached, i == 3 ? 128 : want[i]);
@@ -537,7 +537,7 @@ static void keys_can_be_derived_outside(void **state)
     q.n_images = 1;
     q.cache_domain = "d";
     assert_ok(ds_engine_add(e, &q, &request, &err));
-    while (ds_engine_run(e))
+    while (ds_engine_turn(e))
         ;
     for (size_t got; (got = ds_engine_poll(e, ev, 64)) > 0;)
         for (size_t i = 0; i < got; i++)
@@ -576,7 +576,7 @@ static void better_priorities_first(void **state)
     }
     for (bool more = true; more || n < 6;) {
         size_t got;
-        more = ds_engine_run(e);
+        more = ds_engine_turn(e);
         got = ds_engine_poll(e, ev, 8);
         for (size_t i = 0; i < got; i++)
             if (ev[i].kind == DS_EV_END)
@@ -605,7 +605,7 @@ static void waiting_is_worth_a_priority(void **state)
         assert_true(turn < 20000);
         if (turn % 15 == 0)
             (void)ds_engine_add(e, &q, &id, &err);
-        ds_engine_run(e);
+        ds_engine_turn(e);
         n = ds_engine_poll(e, ev, 8);
         for (size_t i = 0; i < n; i++) {
             served += ev[i].kind == DS_EV_END;
@@ -630,10 +630,10 @@ static void chunks_keep_to_the_budget(void **state)
     (void)state;
     assert_ok(ds_engine_add(e, &chat, &id, &err));
     for (int i = 0; i < 40; i++)
-        ds_engine_run(e);
+        ds_engine_turn(e);
     ids[0] = 9;
     assert_ok(ds_engine_add(e, &longer, &id, &err));
-    while (ds_engine_run(e))
+    while (ds_engine_turn(e))
         ds_engine_poll(e, ev, 64);
     ids[0] = 0;
     ds_engine_stats_get(e, &st);
@@ -661,13 +661,13 @@ static void nobody_waits_for_those_behind(void **state)
     low.priority = 7;
     assert_ok(ds_engine_add(e, &low, &id, &err));
     for (int i = 0; i < 6; i++)
-        ds_engine_run(e);
+        ds_engine_turn(e);
     for (int i = 0; i < 100; i++) {
         ids[0] = i;
         assert_ok(ds_engine_add(e, &high, &id, &err));
     }
     ids[0] = 0;
-    for (int turn = 0; ds_engine_run(e); turn++) {
+    for (int turn = 0; ds_engine_turn(e); turn++) {
         size_t n = ds_engine_poll(e, ev, 64);
         assert_true(turn < 100000);
         for (size_t i = 0; i < n; i++)
@@ -712,7 +712,7 @@ static void on_a_virtual_clock(void **state)
     late.deadline_us = 1800000000;
     assert_ok(ds_engine_add(e, &q, &id, &err));
     assert_ok(ds_engine_add(e, &late, &id, &err)); /* waits for the only seat */
-    while (ds_engine_run(e))
+    while (ds_engine_turn(e))
         for (size_t i = 0, n = ds_engine_poll(e, ev, 64); i < n; i++) {
             if (ev[i].kind == DS_EV_END && ev[i].request == id) {
                 assert_int_equal(ev[i].end.reason, DS_ENDED_DEADLINE);
@@ -746,7 +746,7 @@ static void statistics_add_up(void **state)
     (void)state;
     for (int i = 0; i < 3; i++) {
         assert_ok(ds_engine_add(e, &q, &id, &err));
-        while (ds_engine_run(e))
+        while (ds_engine_turn(e))
             ;
         while (ds_engine_poll(e, ev, 64))
             ;
@@ -850,11 +850,11 @@ static void nothing_is_called_after_the_end(void **state)
         q.grammar = &g;
         assert_ok(ds_engine_add(e, &q, &id, &err));
         for (int t = 0; t < turns; t++)
-            ds_engine_run(e);
+            ds_engine_turn(e);
         ds_engine_cancel(e, id);
         finish(e, id, &end, &tokens);
         calls = mask_calls;
-        while (ds_engine_run(e))
+        while (ds_engine_turn(e))
             ;
         assert_int_equal(calls, mask_calls);
         ds_engine_destroy(e);

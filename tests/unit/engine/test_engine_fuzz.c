@@ -438,7 +438,7 @@ static bool turn(ds_engine *e)
     if (store)
         fake_store_turn(store);
     fault_arm(1, true);
-    more = ds_engine_run(e);
+    more = ds_engine_turn(e);
     if (fault_disarm())
         stop("the loop took memory");
     check(e);

@@ -249,7 +249,7 @@ static void run_all(ds_engine *e)
 
     do {
         const char *wrong;
-        more = ds_engine_run(e);
+        more = ds_engine_turn(e);
         wrong = ds_engine_check(e);
         if (wrong)
             fail_msg("%s", wrong);
@@ -551,7 +551,7 @@ static void preempted_or_not(void **state)
             r[i].priority = N_REQ - 1 - i;
             add(e, &r[i], i);
             for (int k = 0; k < 12; k++)
-                ds_engine_run(e);
+                ds_engine_turn(e);
         }
         run_all(e);
         compare(r, N_REQ, "better ones come");
@@ -700,7 +700,7 @@ static void a_late_mask_holds_back_its_own_rows(void **state)
             add(e, &r[1], 1);
             add(e, &r[2], 2);
             while (r[1].n_got[0] < 40 || r[2].n_got[0] < 40) {
-                ds_engine_run(e);
+                ds_engine_turn(e);
                 take_events(e);
             }
             assert_true(r[0].n_got[0] >= first - 1 && r[0].n_got[0] <= (first - 1) * (1 + d));
@@ -871,7 +871,7 @@ static void hand_over(request *r, ds_engine_opts o, fake_store *store)
     for (uint32_t i = 0; i < N_REQ; i++)
         id[i] = add(e, &r[i], i);
     for (bool more = true; more;) {
-        more = ds_engine_run(e);
+        more = ds_engine_turn(e);
         assert_null(ds_engine_check(e));
         take_events(e);
         if (store)
@@ -1301,7 +1301,7 @@ static void drafts_keep_the_distribution(void **state)
         }
         do {
             ds_event ev;
-            more = ds_engine_run(e);
+            more = ds_engine_turn(e);
             while (ds_engine_poll(e, &ev, 1))
                 if (ev.kind == DS_EV_TOKEN) {
                     uint32_t *at = (uint32_t *)(uintptr_t)ev.cookie;
@@ -1392,7 +1392,7 @@ static ds_rc create_and_add(void *ctx, ds_err *err)
         return rc;
     q.sampling.repetition_penalty = 1.5;
     rc = ds_engine_add(e, &q, &id, err);
-    while (rc == DS_OK && ds_engine_run(e))
+    while (rc == DS_OK && ds_engine_turn(e))
         ;
     while (ds_engine_poll(e, &ev, 1))
         ;
@@ -1426,7 +1426,7 @@ static void a_device_dies(void **state)
     for (uint32_t i = 0; i < N_REQ; i++)
         add(e, &r[i], i);
     for (int turn = 0; turn < 12; turn++) {
-        ds_engine_run(e);
+        ds_engine_turn(e);
         take_events(e);
     }
     locked_break(true);

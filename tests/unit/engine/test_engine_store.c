@@ -62,7 +62,7 @@ static void turns(ds_engine *e, int n)
     for (int i = 0; i < n; i++) {
         const char *wrong;
         fake_store_turn(store);
-        ds_engine_run(e);
+        ds_engine_turn(e);
         wrong = ds_engine_check(e);
         if (!wrong)
             wrong = ds_backend_null_fault(e->dev);

@@ -292,7 +292,7 @@ static void the_least_work_ahead(void **state)
 {
     ds_gen_many *m;
     ds_gen g = make(&m);
-    ds_gen_many_load load;
+    ds_gen_many_work work;
     uint64_t id;
 
     (void)state;
@@ -302,25 +302,25 @@ static void the_least_work_ahead(void **state)
     assert_int_equal(add(g, 20, 10, &id), DS_OK); /* 1010, 110, 60 */
     assert_int_equal(add(g, 20, 10, &id), DS_OK); /* 1010, 110, 90 */
     assert_int_equal(add(g, 20, 10, &id), DS_OK); /* 1010, 110, 120 */
-    ds_gen_many_load_get(m, &load);
-    assert_int_equal(load.tokens[0], 1010);
-    assert_int_equal(load.tokens[1], 140);
-    assert_int_equal(load.tokens[2], 120);
+    ds_gen_many_work_get(m, &work);
+    assert_int_equal(work.tokens[0], 1010);
+    assert_int_equal(work.tokens[1], 140);
+    assert_int_equal(work.tokens[2], 120);
     say_start(&parts[0], &parts[0].jobs[0], 0, 900); /* most of the long prompt was cached */
     read_all(g);
-    ds_gen_many_load_get(m, &load);
-    assert_int_equal(load.tokens[0], 110);
+    ds_gen_many_work_get(m, &work);
+    assert_int_equal(work.tokens[0], 110);
     assert_int_equal(add(g, 1, 4, &id), DS_OK);
     assert_int_equal(parts[0].adds, 2);
     say_token(&parts[0], &parts[0].jobs[0], 0); /* the prompt is over, and a token of the answer */
     read_all(g);
-    ds_gen_many_load_get(m, &load);
-    assert_int_equal(load.tokens[0], 9 + 5);
+    ds_gen_many_work_get(m, &work);
+    assert_int_equal(work.tokens[0], 9 + 5);
     say_end(&parts[0], &parts[0].jobs[0], 0, DS_ENDED_STOP_ID, DS_OK);
     read_all(g);
-    ds_gen_many_load_get(m, &load);
-    assert_int_equal(load.tokens[0], 5);
-    assert_int_equal(load.requests[0], 1);
+    ds_gen_many_work_get(m, &work);
+    assert_int_equal(work.tokens[0], 5);
+    assert_int_equal(work.requests[0], 1);
     ds_gen_many_destroy(m);
 }
 
@@ -328,7 +328,7 @@ static void a_refusal_leaves_it_to_the_next(void **state)
 {
     ds_gen_many *m;
     ds_gen g = make(&m);
-    ds_gen_many_load load;
+    ds_gen_many_work work;
     uint64_t id;
 
     (void)state;
@@ -344,8 +344,8 @@ static void a_refusal_leaves_it_to_the_next(void **state)
     for (int i = 0; i < PARTS; i++)
         parts[i].refuse = DS_E_IO;
     assert_int_equal(add(g, 5, 5, &id), DS_E_IO);
-    ds_gen_many_load_get(m, &load);
-    assert_true(load.requests[0] + load.requests[2] == 0 && load.requests[1] == 1);
+    ds_gen_many_work_get(m, &work);
+    assert_true(work.requests[0] + work.requests[2] == 0 && work.requests[1] == 1);
     ds_gen_many_destroy(m);
 }
 
@@ -375,7 +375,7 @@ static void end_in_add(void)
 static void events_before_the_id(void **state)
 {
     ds_gen_many *m;
-    ds_gen_many_load load;
+    ds_gen_many_work work;
     uint64_t id;
 
     (void)state;
@@ -389,8 +389,8 @@ static void events_before_the_id(void **state)
     parts[0].in_add = end_in_add;
     assert_int_equal(add(hooked, 5, 5, &id), DS_OK);
     ds_gen_cancel(hooked, id); /* gone */
-    ds_gen_many_load_get(m, &load);
-    assert_int_equal(load.requests[0], 0);
+    ds_gen_many_work_get(m, &work);
+    assert_int_equal(work.requests[0], 0);
     ds_gen_many_destroy(m);
 }
 
@@ -540,7 +540,7 @@ static void fuzz_turn(ds_gen g)
 
 static void any_interleaving(void **state)
 {
-    ds_gen_many_load load;
+    ds_gen_many_work work;
 
     (void)state;
     for (seed = 1; seed <= 60; seed++) {
@@ -559,9 +559,9 @@ static void any_interleaving(void **state)
             ;
         for (int i = 0; i < LIVE; i++)
             assert_false(shadows[i].live);
-        ds_gen_many_load_get(m, &load);
+        ds_gen_many_work_get(m, &work);
         for (int i = 0; i < PARTS; i++)
-            assert_true(load.requests[i] == 0 && load.tokens[i] == 0);
+            assert_true(work.requests[i] == 0 && work.tokens[i] == 0);
         ds_gen_many_destroy(m);
     }
     for (int i = 0; i < DS_N_ENDED; i++) /* the test is worth something */
@@ -665,7 +665,7 @@ static void run_real(uint32_t n_engines, uint32_t n_clients)
     ds_engine *e[ENGINES];
     ds_gen list[ENGINES];
     ds_gen_many *m;
-    ds_gen_many_load load;
+    ds_gen_many_work work;
     pthread_t t[CLIENTS];
     ds_event ev[32];
     ds_err err;
@@ -702,10 +702,10 @@ static void run_real(uint32_t n_engines, uint32_t n_clients)
     }
     while (!ds_gen_drain(real)) /* the ends are read; the last steps in flight may still run */
         sched_yield();
-    ds_gen_many_load_get(m, &load);
+    ds_gen_many_work_get(m, &work);
     for (uint32_t i = 0; i < n_engines; i++) {
         ds_gen_stats st;
-        assert_true(load.requests[i] == 0 && load.tokens[i] == 0);
+        assert_true(work.requests[i] == 0 && work.tokens[i] == 0);
         assert_true(ds_gen_stats_get(real, i, &st) && st.accepted > 0);
     }
     for (uint32_t i = 0; i < n_engines; i++)

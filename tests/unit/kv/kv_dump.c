@@ -241,7 +241,7 @@ static void dump_handoff(const char *dir, bool ced, const char *path, uint32_t t
                       &(ds_gen_request){
                           .prompt = prompt, .n_prompt = n, .max_tokens = tokens + 4, .sampling = DS_SAMPLING_DEFAULT, .cache_domain = "a" },
                       &id, &err));
-    while (ds_engine_run(e)) {
+    while (ds_engine_turn(e)) {
         take_engine_tokens(e, &seen);
         if (seen >= tokens && !x)
             assert_ok(ds_engine_export_begin(&x, e, id, &err));

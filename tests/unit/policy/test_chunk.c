@@ -54,7 +54,7 @@ static void the_first_always_moves(void **state)
 
 static void counts_what_the_step_has(void **state)
 {
-    ds_chunk c = { .cost = &known, .load = { .q = 200 }, .most = 5000, .budget_us = 1000 + 10 * 500 };
+    ds_chunk c = { .cost = &known, .work = { .q = 200 }, .most = 5000, .budget_us = 1000 + 10 * 500 };
 
     (void)state;
     assert_int_equal(ds_chunk_rows(&c), 256);

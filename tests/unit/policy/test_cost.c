@@ -11,9 +11,9 @@ static double between(double lo, double hi)
 }
 
 /* Loads as a server has them: some decoding sequences, perhaps a chunk of a prompt. */
-static ds_cost_load some_load(bool prompt)
+static ds_cost_work some_work(bool prompt)
 {
-    ds_cost_load x = { 0 };
+    ds_cost_work x = { 0 };
     int n = (int)between(1, 33);
 
     for (int i = 0; i < n; i++)
@@ -23,7 +23,7 @@ static ds_cost_load some_load(bool prompt)
     return x;
 }
 
-static double truth(const double w[4], const ds_cost_load *x)
+static double truth(const double w[4], const ds_cost_work *x)
 {
     return w[0] + w[1] * x->q + w[2] * x->qc + w[3] * x->qq;
 }
@@ -37,12 +37,12 @@ static void finds_its_coefficients(void **state)
         ds_cost c = { 0 };
         double worst = 0.0;
         for (int i = 0; i < 3000; i++) {
-            ds_cost_load x = some_load(i % 2);
+            ds_cost_work x = some_work(i % 2);
             ds_cost_learn(&c, &x, truth(worlds[k], &x) * between(0.97, 1.03));
         }
         assert_true(ds_cost_known(&c));
         for (int i = 0; i < 200; i++) {
-            ds_cost_load x = some_load(i % 2);
+            ds_cost_work x = some_work(i % 2);
             double real = truth(worlds[k], &x),
                    off = fabs(ds_cost_of(&c, &x) - real) / (real + 1000.0); /* small steps hide in the noise of large ones */
             worst = off > worst ? off : worst;
@@ -59,7 +59,7 @@ static void never_negative(void **state)
     for (int round = 0; round < 200; round++) {
         ds_cost c = { 0 };
         for (int i = 0; i < 60; i++) {
-            ds_cost_load x = some_load(i % 3 == 0);
+            ds_cost_work x = some_work(i % 3 == 0);
             ds_cost_learn(&c, &x, between(1, 5000)); /* nothing to do with x */
             for (int k = 0; k < 4; k++)
                 assert_true(c.coef[k] >= 0.0 && isfinite(c.coef[k]));
@@ -70,7 +70,7 @@ static void never_negative(void **state)
 static void forgets(void **state)
 {
     ds_cost c = { 0 };
-    ds_cost_load x = { 0 };
+    ds_cost_work x = { 0 };
 
     (void)state;
     ds_cost_add(&x, 8, 1000);
@@ -87,7 +87,7 @@ static void fits_as_many_as_possible(void **state)
     (void)state;
     for (int round = 0; round < 2000; round++) {
         ds_cost c = { .coef = { between(0, 500), between(0, 20), between(0, 0.01), round % 3 ? between(0, 0.05) : 0.0 }, .n = 100 };
-        ds_cost_load base = some_load(false), with;
+        ds_cost_work base = some_work(false), with;
         double context = between(0, 100000), budget = between(0, 20000);
         uint32_t q = ds_cost_fit(&c, &base, context, budget, 4096);
         if (q > 0) {
@@ -109,8 +109,8 @@ static void nothing_known_fits_all(void **state)
 
     (void)state;
     assert_false(ds_cost_known(&c));
-    assert_int_equal(ds_cost_fit(&c, &(ds_cost_load){ 0 }, 0, 1, 77), 77);
-    assert_int_equal(ds_cost_fit(&c, &(ds_cost_load){ 0 }, 0, 0, 77), 0);
+    assert_int_equal(ds_cost_fit(&c, &(ds_cost_work){ 0 }, 0, 1, 77), 77);
+    assert_int_equal(ds_cost_fit(&c, &(ds_cost_work){ 0 }, 0, 0, 77), 0);
 }
 
 int main(void)

@@ -26,7 +26,7 @@ static double rate(const world *w, uint32_t k, uint32_t n)
 
 static void one_step(ds_spec *s, const world *w, uint32_t n, uint32_t k)
 {
-    ds_cost_load x = { n * (1.0 + k), n * (1.0 + k) * 1000, n * (1.0 + k) * (1.0 + k) };
+    ds_cost_work x = { n * (1.0 + k), n * (1.0 + k) * 1000, n * (1.0 + k) * (1.0 + k) };
     double draft = k ? n * w->draft_us : 0;
 
     for (uint32_t i = 0; i < n; i++) {
