@@ -116,6 +116,7 @@ typedef struct {
     uint32_t exact; /* leading ones that rest on no replay; n: all */
     ds_kvstore_class klass;
     const char *tenant; /* whose they are, for forget; NULL: nobody's; copied */
+    bool brief;         /* window states (a layout without parts) of a store that another process serves: in its memory, for minutes */
     void (*done)(void *ctx, ds_kvstore_saved r);
     void *ctx;
 } ds_kvstore_save_req;
@@ -140,6 +141,8 @@ typedef struct {
     uint64_t repairs;                             /* segments that were rewritten for that */
     uint64_t pins;                                /* fetches and saves under way */
     uint64_t lookup_ns, queue_ns, read_ns; /* sums over fetched blocks: look-up; waiting for a thread; devices, decoding and checking */
+    /* window states in memory: there; that there is room for; bytes of each; put; uses; whose time was over; whose place was needed */
+    uint64_t windows, max_windows, window_bytes, window_puts, window_hits, window_expired, window_displaced;
 } ds_kvstore_stats;
 /* A store in this process can always be asked; another one may be gone: DS_E_IO, DS_E_FORMAT, and zeros. */
 ds_rc ds_kvstore_stat(ds_kvstore *s, ds_kvstore_stats *out, ds_err *err);

@@ -15,7 +15,7 @@
 typedef struct {
     ds_opt_list dirs;
     const char *code, *listen, *ttl;
-    uint64_t capacity;
+    uint64_t capacity, windows;
     int64_t blocks, readers;
 } options;
 
@@ -46,9 +46,16 @@ static const ds_opt table[] = {
     { .name = "ttl",
       .type = DS_OPT_STR,
       .offset = offsetof(options, ttl),
-      .def = "agent=3d,chat=7d",
+      .def = "agent=3d,chat=7d,window=180s",
       .arg = "CLASS=TIME,…",
-      .help = "how long a block is kept after its last use: s, m, h or d" },
+      .help = "how long a block is kept after its last use, and a window state in memory: s, m, h or d" },
+    { .name = "windows",
+      .type = DS_OPT_BYTES,
+      .offset = offsetof(options, windows),
+      .def = "256MiB",
+      .arg = "SIZE",
+      .max = INFINITY,
+      .help = "memory for window states, taken as it fills; without a state an engine replays a window. 0: none" },
     { .name = "blocks",
       .type = DS_OPT_INT,
       .offset = offsetof(options, blocks),
@@ -83,9 +90,11 @@ static bool parse_code(const char *text, uint32_t *k, uint32_t *m)
     return sscanf(text, "%2u+%2u%n", k, m, &end) == 2 && text[end] == 0 && *k >= 1;
 }
 
-static bool parse_ttl(const char *text, uint64_t ttl_s[DS_KVSTORE_CLASSES])
+enum { WINDOW = DS_KVSTORE_CLASSES, TIMES };
+
+static bool parse_ttl(const char *text, uint64_t ttl_s[TIMES])
 {
-    static const char *const names[DS_KVSTORE_CLASSES] = { "agent=", "chat=" };
+    static const char *const names[TIMES] = { "agent=", "chat=", "window=" };
 
     while (*text) {
         static const struct {
@@ -94,9 +103,9 @@ static bool parse_ttl(const char *text, uint64_t ttl_s[DS_KVSTORE_CLASSES])
         } units[] = { { 's', 1 }, { 'm', 60 }, { 'h', 3600 }, { 'd', 86400 } };
         size_t c = 0, u = 0;
         char *end;
-        while (c < DS_KVSTORE_CLASSES && strncmp(text, names[c], strlen(names[c])) != 0)
+        while (c < TIMES && strncmp(text, names[c], strlen(names[c])) != 0)
             c++;
-        if (c == DS_KVSTORE_CLASSES)
+        if (c == TIMES)
             return false;
         text += strlen(names[c]);
         if (*text < '0' || *text > '9')
@@ -144,17 +153,19 @@ static void allow_files(void)
     }
 }
 
-static ds_rc serve(ds_kvstore *store, const char *path, ds_err *err)
+static ds_rc serve(ds_kvserver_opts *so, ds_err *err)
 {
     ds_log log = { .level = DS_LOG_INFO, .fd = 2 };
     ds_kvserver *s;
     char line[200];
-    ds_rc rc = ds_kvserver_open(&s, &(ds_kvserver_opts){ .store = store, .path = path, .log = &log }, err);
+    ds_rc rc;
 
+    so->log = &log;
+    rc = ds_kvserver_open(&s, so, err);
     if (rc != DS_OK)
         return rc;
     catch_signals(s);
-    rc = ds_file_write(1, line, (size_t)snprintf(line, sizeof line, "listening on unix:%s\n", path), "standard output", err);
+    rc = ds_file_write(1, line, (size_t)snprintf(line, sizeof line, "listening on unix:%s\n", so->path), "standard output", err);
     if (rc == DS_OK)
         ds_kvserver_run(s);
     signal(SIGINT, SIG_IGN); /* what they ask to stop is about to go */
@@ -167,6 +178,8 @@ int ds_cmd_kvd(int argc, char **argv)
 {
     options o = { 0 };
     ds_kvstore_opts so = { 0 };
+    ds_kvserver_opts serving = { 0 };
+    uint64_t ttl_s[TIMES] = { 0 };
     ds_kvstore *store;
     char path[108];
     ds_err err = { 0 };
@@ -177,8 +190,8 @@ int ds_cmd_kvd(int argc, char **argv)
         return done;
     if (o.code && !parse_code(o.code, &so.k, &so.m))
         return ds_cli_wrong("kvd", "--code %.40s: expected K+M, such as 10+2", o.code);
-    if (!parse_ttl(o.ttl, so.ttl_s))
-        return ds_cli_wrong("kvd", "--ttl %.80s: expected agent=TIME,chat=TIME, a time being a number and s, m, h or d", o.ttl);
+    if (!parse_ttl(o.ttl, ttl_s))
+        return ds_cli_wrong("kvd", "--ttl %.80s: expected agent=TIME,chat=TIME,window=TIME, a time being a number and s, m, h or d", o.ttl);
     if (o.listen && strncmp(o.listen, "unix:", 5) != 0)
         return ds_cli_wrong("kvd", "--listen %.80s: expected unix:PATH", o.listen);
     if ((size_t)(o.listen ? snprintf(path, sizeof path, "%s", o.listen + 5) : snprintf(path, sizeof path, "%s/kvd.socket", o.dirs.v[0])) >=
@@ -190,9 +203,14 @@ int ds_cmd_kvd(int argc, char **argv)
     so.capacity_bytes = o.capacity;
     so.max_blocks = (uint32_t)o.blocks;
     so.readers = (uint32_t)o.readers;
+    memcpy(so.ttl_s, ttl_s, sizeof so.ttl_s);
     rc = ds_kvstore_open(&store, &so, &err);
     if (rc == DS_OK) {
-        rc = serve(store, path, &err);
+        serving.store = store;
+        serving.path = path;
+        serving.window_bytes = o.windows;
+        serving.window_ttl_ns = ttl_s[WINDOW] * 1000000000;
+        rc = serve(&serving, &err);
         ds_kvstore_close(store);
     }
     return rc == DS_OK ? 0 : ds_cli_fail("kvd", &err);

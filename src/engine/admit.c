@@ -332,7 +332,7 @@ static ds_hit_ask asks(const ds_eng_loop *e, const ds_eng_sample *s)
 {
     return (ds_hit_ask){ .prompt = s->req->n_prompt,
                          .margin = e->hit_margin,
-                         .strict = e->o->mode != DS_ENGINE_CED || e->o->no_replay || s->req->reproducible,
+                         .strict = ds_eng_is_strict(e, s),
                          .any_state = e->o->mode == DS_ENGINE_EXACT,
                          .back = s->admitted ? s->goal : 0,
                          .replay_at = s->first_hit == DS_HIT_REPLAY ? s->first_hit_pos : 0 };
@@ -379,7 +379,7 @@ static bool next_is_expected(const ds_eng_loop *e, const ds_eng_sample *s, const
 static bool prefix_is_coming(ds_eng_loop *e, const ds_eng_sample *s, const found *f)
 {
     uint32_t most = ds_hit_cap(s->req->n_prompt, e->hit_margin) / DS_KV_BLOCK_TOKENS;
-    bool needs_state = e->o->mode == DS_ENGINE_EXACT || e->o->no_replay || s->req->reproducible;
+    bool needs_state = ds_eng_is_strict(e, s);
 
     if (s->req->no_cache || s->admitted)
         return false;
@@ -504,8 +504,7 @@ static void begin_prompt(ds_eng_loop *e, ds_eng_step *st, ds_eng_sample *s, cons
     }
     s->pos_max = s->pos;
     s->n_snap = 0;
-    if (!s->req->no_cache &&
-        (e->o->mode == DS_ENGINE_EXACT || e->o->no_replay || s->req->reproducible || s->goal - s->pos >= WORTH_A_CUT)) {
+    if (!s->req->no_cache && (ds_eng_is_strict(e, s) || s->goal - s->pos >= WORTH_A_CUT)) {
         want_snap(s, ds_hit_cap(n, e->hit_margin));
         want_snap(s, n / DS_KV_BLOCK_TOKENS * DS_KV_BLOCK_TOKENS);
     }

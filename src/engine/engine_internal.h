@@ -188,6 +188,7 @@ typedef struct {
     uint32_t at; /* block or saved state */
     ds_key key, parent;
     uint32_t depth;
+    bool needed; /* a state that its text can't do without */
 } ds_eng_save;
 typedef struct {
     ds_eng_save *item; /* [cap], a ring; cap 0: the store doesn't want it */
@@ -321,6 +322,12 @@ void ds_eng_drop_import(ds_eng_sample *s); /* [any thread] NULL is fine */
 /* As ds_blocks_take and ds_states_take. What they held is offered to the store first. */
 uint32_t ds_eng_take_block(ds_eng_loop *e, ds_eng_step *st);
 uint32_t ds_eng_take_state(ds_eng_loop *e, ds_eng_step *st);
+/* Nothing of it may rest on a replay. */
+static inline bool ds_eng_is_strict(const ds_eng_loop *e, const ds_eng_sample *s)
+{
+    return e->o->mode != DS_ENGINE_CED || e->o->no_replay || s->req->reproducible;
+}
+
 void ds_eng_want_saved(ds_eng_loop *e, const ds_eng_save *what);
 void ds_eng_plan_saves(ds_eng_loop *e, ds_eng_step *st); /* first of all that is planned: what is queued hasn't been given out yet */
 void ds_eng_saves_done(ds_eng_loop *e, const ds_eng_step *st);

@@ -218,9 +218,12 @@ static void publish_blocks(ds_eng_loop *e, ds_eng_sample *s)
 
 static void want_state_saved(ds_eng_loop *e, const ds_eng_sample *s, uint32_t state, uint32_t border)
 {
-    ds_eng_want_saved(
-        e, &(ds_eng_save){
-               .is_state = true, .at = state, .key = s->keys[border - 1], .parent = *key_before(s, border - 1), .depth = border - 1 });
+    ds_eng_want_saved(e, &(ds_eng_save){ .is_state = true,
+                                         .at = state,
+                                         .key = s->keys[border - 1],
+                                         .parent = *key_before(s, border - 1),
+                                         .depth = border - 1,
+                                         .needed = ds_eng_is_strict(e, s) });
 }
 
 /* A state is saved at each border that decoding crosses, and each is as large as a dozen blocks: only the text's last

@@ -80,7 +80,8 @@ void ds_eng_plan_saves(ds_eng_loop *e, ds_eng_step *st)
                                    .approx = v->is_state ? e->states.approx[v->at] : e->blocks.approx[v->at],
                                    .dec_start = v->is_state ? e->states.dec_start[v->at] : 0,
                                    .parent = v->parent,
-                                   .depth = v->depth };
+                                   .depth = v->depth,
+                                   .needed = v->needed };
             uint32_t buffer = e->store->fn->save(e->store->ctx, &item);
             if (buffer == DS_STORE_LATER) {
                 q->later = true;

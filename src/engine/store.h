@@ -90,6 +90,7 @@ typedef struct {
     /* not `leaving`: where it stands in its chain */
     ds_key parent;  /* of the block in front, the namespace's for the first; of a state the same as of its block */
     uint32_t depth; /* blocks in front */
+    bool needed;    /* state: its text's next turn is no hit without it; else losing it costs a replay */
 } ds_store_item;
 
 typedef struct {

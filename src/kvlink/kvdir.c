@@ -68,7 +68,7 @@ ds_rc ds_kvdir_open(ds_kvdir *out, const ds_kvdir_opts *o, ds_err *err)
     free(sub);
     free(states);
     for (; rc == DS_OK && out->n_ports < o->n_ports; out->n_ports++) {
-        rc = ds_kvport_create(&out->port[out->n_ports], out->blocks, out->states, err);
+        rc = ds_kvport_create(&out->port[out->n_ports], out->blocks, out->states, o->address != NULL, err);
         if (rc != DS_OK)
             break;
         out->store[out->n_ports] = ds_kvport_store(out->port[out->n_ports]);

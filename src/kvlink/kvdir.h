@@ -1,8 +1,9 @@
 /* The KV store of the engines of this process: local directories, `--kv-dir`, or a kvd, `--kv`.
  *
  * Blocks lie in the directories themselves, window states in a store of their own in their subdirectories "states".
- * One process has them open at a time; a kvd serves several, and has both kinds in one store. Threads: open and
- * close; the ports' engines do the rest.   Memory: the stores' own. */
+ * One process has them open at a time. A kvd serves several: it has window states in its memory for minutes, and on its
+ * devices too those that a hit needs (exact mode, greedy and seeded requests).
+ * Threads: open and close; the ports' engines do the rest.   Memory: the stores' own. */
 #ifndef DS_KVLINK_KVDIR_H
 #define DS_KVLINK_KVDIR_H
 

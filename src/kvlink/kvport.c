@@ -18,6 +18,7 @@ typedef enum { NOTHING, FILLING, WRITING, READING } doing;
 typedef struct {
     ds_key key, parent;
     uint32_t depth;
+    bool needed;
 } place;
 
 typedef struct {
@@ -55,6 +56,7 @@ typedef struct {
 
 struct ds_kvport {
     /* [const] after attach */
+    bool brief; /* states */
     struct ds_engine *engine;
     fetching *f;
     uint32_t n_f, ticket_blocks;
@@ -272,7 +274,7 @@ static uint32_t save(void *ctx, const ds_store_item *item)
         b->n_saving++;
         ds_tier_pin(&b->t, i);
         b->doing[i] = FILLING;
-        b->place[i] = (place){ key, item->parent, item->depth };
+        b->place[i] = (place){ key, item->parent, item->depth, item->needed };
     }
     p->refused = p->refused || i == DS_NONE;
     pthread_mutex_unlock(&p->mu);
@@ -451,7 +453,11 @@ static void collect(ds_kvport *p, writing *w, ds_kvstore_save_req *q, ds_key *ke
     b = &p->kind[w->is_state];
     /* What is of another size has a class of its own: a segment of a class holds one size. */
     *q = (ds_kvstore_save_req){
-        .keys = keys, .blocks = bytes, .klass = w->is_state ? DS_KVSTORE_AGENT : DS_KVSTORE_CHAT, .done = written, .ctx = w
+        .keys = keys,
+        .blocks = bytes,
+        .klass = w->is_state ? DS_KVSTORE_AGENT : DS_KVSTORE_CHAT,
+        .done = written,
+        .ctx = w,
     };
     for (; n < p->n_filled && n < MAX_BATCH; n++) {
         uint32_t at = filled(p, n);
@@ -466,6 +472,7 @@ static void collect(ds_kvport *p, writing *w, ds_kvstore_save_req *q, ds_key *ke
             q->parent = x->parent;
             q->depth = x->depth;
         }
+        q->brief = w->is_state && p->brief && !x->needed;
         keys[n] = x->key;
         bytes[n] = b->mem + at * b->bytes;
         w->buffer[n] = at;
@@ -647,7 +654,7 @@ static void detach(void *ctx)
     p->attached = false;
 }
 
-ds_rc ds_kvport_create(ds_kvport **out, ds_kvstore *blocks, ds_kvstore *states, ds_err *err)
+ds_rc ds_kvport_create(ds_kvport **out, ds_kvstore *blocks, ds_kvstore *states, bool brief, ds_err *err)
 {
     ds_kvport *p = calloc(1, sizeof *p);
     pthread_condattr_t attr;
@@ -664,6 +671,7 @@ ds_rc ds_kvport_create(ds_kvport **out, ds_kvstore *blocks, ds_kvstore *states, 
     p->kind[BLOCKS].port = p->kind[STATES].port = p;
     p->kind[BLOCKS].store = blocks;
     p->kind[STATES].store = states;
+    p->brief = brief;
     for (uint32_t i = 0; i < MAX_WRITES; i++)
         p->w[i].port = p;
     *out = p;

@@ -16,8 +16,9 @@
 
 typedef struct ds_kvport ds_kvport;
 
-/* For one engine, which must be gone before destroy; the stores outlive the port, and several ports may share them. */
-ds_rc ds_kvport_create(ds_kvport **out, ds_kvstore *blocks, ds_kvstore *states, ds_err *err);
+/* For one engine, which must be gone before destroy; the stores outlive the port, and several ports may share them.
+ * brief: states that aren't needed for a hit go to the memory of the store's process only (ds_kvstore_save_req). */
+ds_rc ds_kvport_create(ds_kvport **out, ds_kvstore *blocks, ds_kvstore *states, bool brief, ds_err *err);
 void ds_kvport_destroy(ds_kvport *p); /* NULL is fine */
 ds_store ds_kvport_store(ds_kvport *p);
 

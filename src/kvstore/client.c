@@ -3,6 +3,7 @@
  * Requests are cut into chunks of a few blocks; each has slots of shared memory of its own until its answer is there.
  * What a fetch gives is copied out of the slots and its checksum is taken over the copy. A caller's request ends at
  * its deadline or when it is cancelled, whatever the store does: its chunks keep their slots until they are answered.
+ * A window state that the store has in memory is copied from there at once, without asking.
  *
  * Threads: one receives, watches deadlines and connects again; callers send.   Locks: mu; `attached` alone, for who
  * looks into the index. No callback under a lock. */
@@ -24,6 +25,7 @@
 #include "kvstore/index.h"
 #include "kvstore/kvstore_internal.h"
 #include "kvstore/local.h"
+#include "kvstore/winpool.h"
 #include "kvstore/wire_internal.h"
 
 enum { MAX_REQUESTS = 256, AGAIN_MS = 500, ANSWER_TIMEOUT_S = 10, CLOSE_S = 10 };
@@ -32,7 +34,7 @@ enum { MAX_REQUESTS = 256, AGAIN_MS = 500, ANSWER_TIMEOUT_S = 10, CLOSE_S = 10 }
 /* What a caller asked for. */
 typedef struct {
     bool used, over; /* over: its caller is being told */
-    bool fetch;
+    bool fetch, brief;
     bool ending;                    /* nothing more of it is sent */
     bool given_up;                  /* it ends as soon as nobody copies */
     bool copying;                   /* the receiver writes to its blocks */
@@ -71,6 +73,7 @@ typedef struct {
     /* [attached] */
     pthread_rwlock_t attached;
     ds_index *ix;
+    ds_winpool *windows; /* NULL: the store has none for us */
     /* [mu] */
     pthread_mutex_t mu;
     pthread_cond_t change, idle; /* for the thread between connections; all requests ended */
@@ -140,11 +143,12 @@ static ds_rc greet(int fd, const ds_kvstore_user *u, uint8_t *buf, ds_frame *f, 
 
 /* Maps what came with the welcome. */
 static ds_rc attach(client *c, const ds_frame *f, const uint8_t *payload, const int fds[DS_FRAME_MAX_FDS], ds_index **ix,
-                    ds_wire_slots *slots, ds_err *err)
+                    ds_winpool **windows, ds_wire_slots *slots, ds_err *err)
 {
     ds_frame_in in = { .at = payload, .end = payload + f->bytes };
     struct stat st;
     uint32_t stride, block_bytes;
+    ds_rc rc;
 
     slots->n = ds_frame_u32(&in);
     stride = ds_frame_u32(&in);
@@ -160,11 +164,17 @@ static ds_rc attach(client *c, const ds_frame *f, const uint8_t *payload, const 
     slots->map = mmap(NULL, slots->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fds[1], 0);
     if (slots->map == MAP_FAILED)
         return ds_fail(err, DS_E_IO, "the store's slots: %s", strerror(errno));
-    if (ds_index_attach(ix, fds[0], err) != DS_OK) {
+    rc = ds_index_attach(ix, fds[0], err);
+    if (rc == DS_OK && fds[2] >= 0 && fds[3] >= 0)
+        rc = ds_winpool_attach(windows, fds + 2, err);
+    if (rc == DS_OK && *windows && ds_winpool_slot_bytes(*windows) != block_bytes)
+        rc = ds_fail(err, DS_E_FORMAT, "the store's window states have another size");
+    if (rc != DS_OK) {
+        ds_winpool_destroy(*windows);
+        ds_index_destroy(*ix);
         munmap(slots->map, slots->bytes);
-        return err ? err->rc : DS_E_FORMAT;
     }
-    return DS_OK;
+    return rc;
 }
 
 static ds_rc open_connection(client *c, ds_err *err)
@@ -172,6 +182,7 @@ static ds_rc open_connection(client *c, ds_err *err)
     int fd = -1, fds[DS_FRAME_MAX_FDS] = { -1, -1, -1, -1 };
     ds_wire_slots slots = { 0 };
     ds_index *ix = NULL;
+    ds_winpool *windows = NULL;
     ds_frame f;
     ds_err mine;
     ds_rc rc;
@@ -181,7 +192,7 @@ static ds_rc open_connection(client *c, ds_err *err)
     if (rc == DS_OK)
         rc = greet(fd, &c->user, c->in, &f, fds, err);
     if (rc == DS_OK)
-        rc = attach(c, &f, c->in, fds, &ix, &slots, err);
+        rc = attach(c, &f, c->in, fds, &ix, &windows, &slots, err);
     for (int i = 0; i < DS_FRAME_MAX_FDS; i++)
         if (fds[i] >= 0)
             close(fds[i]);
@@ -192,6 +203,7 @@ static ds_rc open_connection(client *c, ds_err *err)
     }
     pthread_rwlock_wrlock(&c->attached);
     c->ix = ix;
+    c->windows = windows;
     pthread_rwlock_unlock(&c->attached);
     pthread_mutex_lock(&c->mu);
     c->fd = fd;
@@ -295,6 +307,7 @@ static bool send_chunk(client *c, request *r, chunk *k)
     if (r->fetch) {
         f.left_ns = r->deadline_ns > now ? r->deadline_ns - now : 1;
     } else {
+        f.flags = r->brief ? DS_WIRE_BRIEF : 0;
         size_t name = r->tenant ? strlen(r->tenant) : 0;
         ds_frame_put(&out, k->first ? r->keys[k->first - 1].b : r->parent.b, 32);
         ds_frame_put_u32(&out, r->depth + k->first);
@@ -487,6 +500,7 @@ static void receive(client *c)
 static void lose_connection(client *c)
 {
     ds_index *ix;
+    ds_winpool *windows;
 
     close(c->fd);
     c->fd = -1;
@@ -501,9 +515,12 @@ static void lose_connection(client *c)
     pthread_mutex_unlock(&c->mu);
     pthread_rwlock_wrlock(&c->attached);
     ix = c->ix;
+    windows = c->windows;
     c->ix = NULL;
+    c->windows = NULL;
     pthread_rwlock_unlock(&c->attached);
     ds_index_destroy(ix);
+    ds_winpool_destroy(windows);
     pthread_mutex_lock(&c->mu);
 }
 
@@ -538,10 +555,13 @@ static void *run(void *arg)
 static uint32_t match_remote(ds_kvstore *s, const ds_key *keys, uint32_t n, bool exact)
 {
     client *c = of(s);
+    ds_winpool_place at;
     uint32_t found = 0;
 
     pthread_rwlock_rdlock(&c->attached);
-    if (c->ix)
+    if (c->windows && n == 1) /* a state has no chain */
+        found = ds_winpool_find(c->windows, keys, exact, &at);
+    if (c->ix && !found)
         found = ds_index_match(c->ix, keys, n, exact);
     pthread_rwlock_unlock(&c->attached);
     return found;
@@ -578,11 +598,46 @@ static void ring(client *c)
         assert(errno == EAGAIN); /* it has been rung often enough */
 }
 
+/* A state out of the store's memory, at once. False: it isn't there, or went meanwhile. */
+static bool fetch_window(client *c, const ds_kvstore_fetch_req *q)
+{
+    uint64_t begun = ds_now_ns();
+    ds_winpool_place at;
+    bool came;
+
+    pthread_rwlock_rdlock(&c->attached);
+    came = c->windows && q->n == 1 && ds_winpool_find(c->windows, q->keys, false, &at) && ds_winpool_read(c->windows, &at, q->blocks[0]);
+    pthread_rwlock_unlock(&c->attached);
+    if (came)
+        q->done(q->ctx, &(ds_kvstore_fetched){ .n = 1, .exact = !at.approx, .ns = ds_now_ns() - begun, .crc = &at.crc });
+    return came;
+}
+
+static void touch_remote(ds_kvstore *s, const ds_key *keys, uint32_t n)
+{
+    client *c = of(s);
+    ds_frame f = { .type = DS_WIRE_TOUCH };
+
+    n = n < DS_KVSTORE_MAX_BLOCKS ? n : DS_KVSTORE_MAX_BLOCKS;
+    pthread_mutex_lock(&c->mu);
+    ds_frame_out out = { .buf = c->out, .cap = DS_FRAME_MAX_PAYLOAD };
+    put_keys(&out, keys, n);
+    if (c->fd >= 0)
+        send_frame(c, &f, &out);
+    pthread_mutex_unlock(&c->mu);
+}
+
 static ds_rc fetch_remote(ds_kvstore *s, const ds_kvstore_fetch_req *q, uint64_t *ticket, ds_err *err)
 {
     client *c = of(s);
     request *r;
 
+    if (fetch_window(c, q)) {
+        if (ticket)
+            *ticket = UINT64_MAX; /* it is over */
+        touch_remote(s, q->keys, 1);
+        return DS_OK;
+    }
     pthread_mutex_lock(&c->mu);
     r = new_request(c, q->n, q->keys, q->blocks);
     if (!r) {
@@ -653,26 +708,13 @@ static ds_rc save_remote(ds_kvstore *s, const ds_kvstore_save_req *q, ds_err *er
     r->exact = q->exact;
     r->klass = (uint32_t)q->klass;
     r->tenant = tenant;
+    r->brief = q->brief;
     if (c->fd < 0)
         give_up(c, r, DS_KVSTORE_LOST);
     else
         pump(c);
     pthread_mutex_unlock(&c->mu);
     return DS_OK;
-}
-
-static void touch_remote(ds_kvstore *s, const ds_key *keys, uint32_t n)
-{
-    client *c = of(s);
-    ds_frame f = { .type = DS_WIRE_TOUCH };
-
-    n = n < DS_KVSTORE_MAX_BLOCKS ? n : DS_KVSTORE_MAX_BLOCKS;
-    pthread_mutex_lock(&c->mu);
-    ds_frame_out out = { .buf = c->out, .cap = DS_FRAME_MAX_PAYLOAD };
-    put_keys(&out, keys, n);
-    if (c->fd >= 0)
-        send_frame(c, &f, &out);
-    pthread_mutex_unlock(&c->mu);
 }
 
 /* ---- looking after it: a connection for each question ---- */
@@ -845,6 +887,7 @@ static void close_remote(ds_kvstore *s)
         pthread_mutex_unlock(&c->mu);
     }
     ds_index_destroy(c->ix);
+    ds_winpool_destroy(c->windows);
     if (c->fd >= 0) {
         munmap(c->slots.map, c->slots.bytes);
         close(c->fd);
@@ -914,7 +957,7 @@ ds_rc ds_kvstore_connect(ds_kvstore **out, const char *address, const ds_kvstore
         if (rc == DS_OK) {
             memcpy(c->layout, user->layout, user->layout_bytes);
             c->user.layout = c->layout;
-            c->base.has_user = true;
+            c->base.has_user = c->base.brief = true;
             rc = make_bell(c, err);
         }
         if (rc == DS_OK)

@@ -43,6 +43,8 @@ ds_rc ds_kvstore_save(ds_kvstore *s, const ds_kvstore_save_req *r, ds_err *err)
     if (r->n == 0 || r->n > DS_KVSTORE_MAX_BLOCKS || !r->keys || !r->blocks || !r->done || r->exact > r->n ||
         r->depth > UINT32_MAX - 2 * DS_KVSTORE_MAX_BLOCKS || (unsigned)r->klass >= DS_KVSTORE_CLASSES)
         return ds_fail(err, DS_E_ARG, "save: %u blocks behind %u, %u of them exact, class %d", r->n, r->depth, r->exact, (int)r->klass);
+    if (r->brief && !s->brief)
+        return ds_fail(err, DS_E_ARG, "save: only a store that another process serves keeps window states in memory");
     return s->ops->save(s, r, err);
 }
 

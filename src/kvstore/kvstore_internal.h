@@ -20,6 +20,7 @@ typedef struct {
 struct ds_kvstore {
     const ds_kvstore_ops *ops; /* [const] */
     bool has_user;             /* [const] match, fetch and save are for users */
+    bool brief;                /* [const] takes window states for its memory */
 };
 
 enum { DS_KVSTORE_MAX_BLOCKS = 1 << 16 }; /* of one call */

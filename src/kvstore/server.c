@@ -19,6 +19,7 @@
 #include "kv/layout.h"
 #include "kvstore/local.h"
 #include "kvstore/store_internal.h"
+#include "kvstore/winpool.h"
 #include "kvstore/wire_internal.h"
 
 enum { DEFAULT_PEERS = 64, LOOK_MS = 200, SEND_TIMEOUT_S = 5, ITEMS = 512 };
@@ -41,6 +42,7 @@ struct peer {
     pthread_t thread;
     /* [its thread] */
     bool welcome, engine;
+    bool windows; /* an engine's window states go to the pool */
     uint32_t layout, block_bytes;
     ds_wire_slots slots;
     uint8_t *in;
@@ -63,12 +65,17 @@ struct ds_kvserver {
     int listener, wake;
     uint64_t epoch;
     uint32_t max_peers;
+    uint64_t window_bytes, window_ttl_ns;
     char path[sizeof(((struct sockaddr_un *)0)->sun_path)];
     /* [mu] */
     pthread_mutex_t mu;
     peer *peers;
     uint32_t n_peers, n_engines;
     ds_kv_layout *layout; /* of the engines that are connected */
+    /* [pool_mu] */
+    pthread_mutex_t pool_mu;
+    ds_winpool *pool;   /* NULL: nobody asked for it yet, or there is no memory for it */
+    uint32_t n_windows; /* connections that use it */
 };
 
 /* ---- answers ---- */
@@ -256,6 +263,16 @@ static void on_cancel(peer *p, uint64_t request)
         ds_kvs_cancel(p->s->st, ticket);
 }
 
+/* Into the window pool: then others find them at once. */
+static void put_windows(peer *p, const ds_key *keys, uint8_t *const *blocks, uint32_t n, uint32_t exact)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        pthread_mutex_lock(&p->s->pool_mu);
+        ds_winpool_put(p->s->pool, &keys[i], blocks[i], i >= exact, ds_now_ns());
+        pthread_mutex_unlock(&p->s->pool_mu);
+    }
+}
+
 static bool on_save(peer *p, const ds_frame *f, ds_frame_in *in)
 {
     char tenant[DS_WIRE_TENANT_BYTES + 1];
@@ -287,6 +304,13 @@ static bool on_save(peer *p, const ds_frame *f, ds_frame_in *in)
                               .tenant = name_bytes == UINT32_MAX ? NULL : tenant,
                               .done = saved };
     memcpy(r.parent.b, parent, sizeof r.parent.b);
+    if (p->windows)
+        put_windows(p, keys, blocks, n, exact);
+    if (f->flags & DS_WIRE_BRIEF) {
+        saved_as(p, f->request, p->windows ? DS_KVSTORE_SAVED : DS_KVSTORE_FULL);
+        free(blocks);
+        return true;
+    }
     o = new_op(p, f->request, false);
     r.ctx = o;
     if (!o || ds_kvs_save_begin(p->s->st, p->layout, &r, NULL) != DS_OK) {
@@ -308,10 +332,31 @@ static bool on_touch(peer *p, ds_frame_in *in)
     if (!keys || in->at != in->end)
         return false;
     ds_kvs_touch(p->s->st, keys, n);
+    pthread_mutex_lock(&p->s->pool_mu);
+    for (uint32_t i = 0; p->windows && i < n; i++)
+        ds_winpool_touch(p->s->pool, &keys[i], ds_now_ns());
+    pthread_mutex_unlock(&p->s->pool_mu);
     return true;
 }
 
 /* ---- who looks after the store ---- */
+
+static void stat_windows(ds_kvserver *s, ds_kvstore_stats *st)
+{
+    ds_winpool_stats w = { 0 };
+
+    pthread_mutex_lock(&s->pool_mu);
+    if (s->pool)
+        ds_winpool_stat(s->pool, &w);
+    pthread_mutex_unlock(&s->pool_mu);
+    st->windows = w.used;
+    st->max_windows = w.slots;
+    st->window_bytes = w.bytes;
+    st->window_puts = w.put;
+    st->window_hits = w.hits;
+    st->window_expired = w.expired;
+    st->window_displaced = w.displaced;
+}
 
 static void on_stat(peer *p, uint64_t request)
 {
@@ -321,6 +366,7 @@ static void on_stat(peer *p, uint64_t request)
     uint64_t word;
 
     ds_kvstore_stat(&p->s->st->base, &st, NULL);
+    stat_windows(p->s, &st);
     for (size_t i = 0; i < sizeof st; i += sizeof word) {
         memcpy(&word, (const char *)&st + i, sizeof word);
         ds_frame_put_u64(&out, word);
@@ -452,7 +498,36 @@ static ds_rc join_layout(ds_kvserver *s, const ds_kv_layout *l, ds_err *err)
     return DS_OK;
 }
 
-static ds_rc welcome_engine(peer *p, ds_frame_in *in, int *fd, ds_err *err)
+/* The pool for states of this size, made when the first engine comes that has such. It outlives the engines, so that
+ * one that starts again finds its states; for states of another size it is made anew when nobody uses it. Without one
+ * the engine does without. */
+static void join_windows(peer *p, int fds[2])
+{
+    ds_kvserver *s = p->s;
+    ds_winpool_opts o = { .slot_bytes = p->block_bytes, .ttl_ns = s->window_ttl_ns };
+    uint64_t slots = s->window_bytes / ds_wire_stride(p->block_bytes);
+    ds_err err;
+
+    o.slots = slots < DS_WINPOOL_MAX_SLOTS ? (uint32_t)slots : DS_WINPOOL_MAX_SLOTS;
+    if (s->window_bytes == 0)
+        return;
+    pthread_mutex_lock(&s->pool_mu);
+    if (s->pool && s->n_windows == 0 && ds_winpool_slot_bytes(s->pool) != p->block_bytes) {
+        ds_winpool_destroy(s->pool);
+        s->pool = NULL;
+    }
+    if (!s->pool && ds_winpool_create(&s->pool, &o, &err) != DS_OK)
+        ds_logf(s->log, DS_LOG_WARN, "kvd keeps no window states: %s", err.msg);
+    p->windows = s->pool && ds_winpool_slot_bytes(s->pool) == p->block_bytes;
+    if (p->windows) {
+        s->n_windows++;
+        ds_winpool_fds(s->pool, fds);
+    }
+    pthread_mutex_unlock(&s->pool_mu);
+}
+
+/* fds: of the slots, and of the window pool's two parts, -1 where there is none. The first is the caller's to close. */
+static ds_rc welcome_engine(peer *p, ds_frame_in *in, int fds[3], ds_err *err)
 {
     ds_kvstore_user u = { 0 };
     const uint8_t *model = ds_frame_bytes(in, 32), *tokenizer = ds_frame_bytes(in, 32), *dialect = ds_frame_bytes(in, 32);
@@ -481,9 +556,11 @@ static ds_rc welcome_engine(peer *p, ds_frame_in *in, int *fd, ds_err *err)
         pthread_mutex_unlock(&p->s->mu);
         p->engine = rc == DS_OK;
     }
-    free(l);
-    if (rc == DS_OK && (*fd = make_slots(&p->slots, p->block_bytes, err)) < 0)
+    if (rc == DS_OK && (fds[0] = make_slots(&p->slots, p->block_bytes, err)) < 0)
         rc = DS_E_IO;
+    if (rc == DS_OK && l->n_parts == 0)
+        join_windows(p, fds + 1);
+    free(l);
     return rc;
 }
 
@@ -493,14 +570,14 @@ static bool on_hello(peer *p, const ds_frame *f, ds_frame_in *in)
     uint8_t buf[12];
     ds_frame_out out = { .buf = buf, .cap = sizeof buf };
     ds_frame w = { .type = DS_WIRE_WELCOME, .request = f->request, .epoch = p->s->epoch };
-    int fds[2] = { ds_index_fd(p->s->st->ix), -1 };
+    int fds[4] = { ds_index_fd(p->s->st->ix), -1, -1, -1 };
     ds_err err = { 0 };
     ds_rc rc = DS_OK;
 
     if (in->bad || engine > 1)
         return false;
     if (engine)
-        rc = welcome_engine(p, in, &fds[1], &err);
+        rc = welcome_engine(p, in, fds + 1, &err);
     if (rc != DS_OK) {
         ds_logf(p->s->log, DS_LOG_WARN, "kvd refused: %s", err.msg);
         refuse(p, f->request, err.msg);
@@ -509,7 +586,7 @@ static bool on_hello(peer *p, const ds_frame *f, ds_frame_in *in)
     ds_frame_put_u32(&out, p->slots.n);
     ds_frame_put_u32(&out, (uint32_t)p->slots.stride);
     ds_frame_put_u32(&out, p->block_bytes);
-    rc = ds_frame_send(p->fd, &w, buf, out.n, fds, engine ? 2 : 0, true, NULL);
+    rc = ds_frame_send(p->fd, &w, buf, out.n, fds, p->windows ? 4 : engine ? 2 : 0, true, NULL);
     if (fds[1] >= 0)
         close(fds[1]); /* our mapping stays */
     p->welcome = true;
@@ -582,6 +659,9 @@ static void release(peer *p)
         munmap(p->slots.map, p->slots.bytes);
     free(p->in);
     p->in = NULL;
+    pthread_mutex_lock(&s->pool_mu);
+    s->n_windows -= p->windows;
+    pthread_mutex_unlock(&s->pool_mu);
     pthread_mutex_lock(&s->mu);
     s->n_engines -= p->engine;
     p->ended = true;
@@ -710,6 +790,9 @@ ds_rc ds_kvserver_open(ds_kvserver **out, const ds_kvserver_opts *o, ds_err *err
         return ds_fail(err, DS_E_NOMEM, "out of memory");
     s->listener = s->wake = -1;
     pthread_mutex_init(&s->mu, NULL);
+    pthread_mutex_init(&s->pool_mu, NULL);
+    s->window_bytes = o->window_bytes;
+    s->window_ttl_ns = o->window_ttl_ns;
     s->st = (ds_kvs *)o->store;
     s->log = o->log;
     s->max_peers = o->max_peers ? o->max_peers : DEFAULT_PEERS;
@@ -748,6 +831,10 @@ void ds_kvserver_run(ds_kvserver *s)
         if (p[0].revents)
             accept_one(s);
         look_at_peers(s);
+        pthread_mutex_lock(&s->pool_mu);
+        if (s->pool)
+            ds_winpool_tick(s->pool, ds_now_ns());
+        pthread_mutex_unlock(&s->pool_mu);
     }
     pthread_mutex_lock(&s->mu);
     for (peer *p = s->peers; p; p = p->next) {
@@ -780,6 +867,8 @@ void ds_kvserver_close(ds_kvserver *s)
     if (s->wake >= 0)
         close(s->wake);
     pthread_mutex_destroy(&s->mu);
+    pthread_mutex_destroy(&s->pool_mu);
+    ds_winpool_destroy(s->pool);
     free(s->layout);
     free(s);
 }

@@ -14,10 +14,12 @@
 typedef struct ds_kvserver ds_kvserver;
 
 typedef struct {
-    ds_kvstore *store;  /* opened in this process; stays the caller's, and outlives the server */
-    const char *path;   /* of the socket; one that nobody listens at is replaced */
-    uint32_t max_peers; /* connections at a time; 0: 64 */
-    const ds_log *log;  /* may be NULL */
+    ds_kvstore *store;      /* opened in this process; stays the caller's, and outlives the server */
+    const char *path;       /* of the socket; one that nobody listens at is replaced */
+    uint32_t max_peers;     /* connections at a time; 0: 64 */
+    uint64_t window_bytes;  /* memory for window states (kvstore/winpool.h); 0: none are kept in memory */
+    uint64_t window_ttl_ns; /* 0: 180 s */
+    const ds_log *log;      /* may be NULL */
 } ds_kvserver_opts;
 
 /* Listens when it returns DS_OK. DS_E_ARG: the path; DS_E_AGAIN: somebody else listens there; DS_E_IO, DS_E_NOMEM. */

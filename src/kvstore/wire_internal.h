@@ -30,6 +30,7 @@ enum {
 
 enum {
     DS_WIRE_LAST = 1,      /* flag of ITEMS */
+    DS_WIRE_BRIEF = 1,     /* flag of SAVE: for the window pool only */
     DS_WIRE_SLOTS = 256,   /* of an engine */
     DS_WIRE_CHUNK = 32,    /* blocks of one FETCH or SAVE that our client sends */
     DS_WIRE_REQUESTS = 64, /* of one connection at a time */

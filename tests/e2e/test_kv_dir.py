@@ -109,6 +109,49 @@ def test_servers_on_one_kvd(program, root, tmp_path):
         p.stdout.close()
 
 
+def kvd_of(program, tmp_path, *options):
+    address = f"unix:{tmp_path}/s"
+    (tmp_path / "kv").mkdir()
+    p = subprocess.Popen([program, "kvd", "--dir", str(tmp_path / "kv"), "--listen", address, *options], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    assert p.stdout.readline() == f"listening on {address}\n"
+    return p, address
+
+
+def answer(server, ids, greedy):
+    """Text and, of a greedy one, the bits of its log-probabilities; cached tokens."""
+    status, _, a = server.request("POST", "/v1/completions", {
+        "model": "demo", "prompt": ids, "max_tokens": 20, **({"temperature": 0, "logprobs": 3} if greedy else {"temperature": 1})})
+    assert status == 200, a
+    return (a["choices"][0]["text"], a["choices"][0].get("logprobs")), a["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+
+@pytest.mark.parametrize("mode,windows,greedy", [("ced", "64MiB", True), ("exact", "64MiB", True), ("ced", "64MiB", False), ("ced", "0", False)])
+def test_window_states_reach_another_engine(program, root, tmp_path, mode, windows, greedy):
+    """What one server computed another one goes on from, with the bits of a cold run. A text that is drawn at random can do without its
+    state: it isn't on the devices, and when it is lost a replay takes its place."""
+    rng = random.Random(3)
+    ids = [rng.randrange(300, 2000) for _ in range(1700)]
+    p, address = kvd_of(program, tmp_path, "--windows", windows)
+    how = ("--mode", mode)
+    try:
+        with serve(program, root, *how, "--kv", address) as b:
+            with serve(program, root, *how, "--kv", address) as a:
+                assert answer(a, ids[:1400], greedy)[1] == 0 and a.stop() == 0  # all is saved
+            warm, cached = answer(b, ids, greedy)
+            assert cached == 1400 // 128 * 128
+            assert metric(b, "prefix_cache_hits_store_total") == cached
+            assert metric(b, "prefix_cache_hits_replay_total") == (cached if windows == "0" else 0)
+            stat = json.loads(subprocess.run([program, "ctl", "kv", "stat", "--store", address, "--json"], capture_output=True, text=True, check=True).stdout)
+            assert (stat["windows"] > 0) == (stat["window_hits"] > 0) == (windows != "0"), stat
+        if greedy:
+            with serve(program, root, *how) as s:
+                assert answer(s, ids, greedy) == (warm, 0)
+    finally:
+        p.kill()
+        p.wait()
+        p.stdout.close()
+
+
 def test_refusals(program, root, tmp_path):
     def serve_once(*args):
         return subprocess.run([program, "serve", "--model", str(root / "models/demo"), "--port", "0", *map(str, args)], capture_output=True, text=True, timeout=60)

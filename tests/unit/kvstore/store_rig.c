@@ -9,7 +9,7 @@
 #include "kv/layout.h"
 #include "test.h"
 
-void rig_layout(rig *r, uint32_t block_bytes, uint32_t bf16)
+static void set_layout(rig *r, uint32_t block_bytes, uint32_t bf16, uint32_t n_parts)
 {
     static ds_kv_layout l;
 
@@ -23,10 +23,20 @@ void rig_layout(rig *r, uint32_t block_bytes, uint32_t bf16)
     strcpy(l.numerics, "ref");
     l.block_bytes = block_bytes;
     l.slot_bytes = 64;
-    l.n_parts = 1;
+    l.n_parts = n_parts;
     l.part[0] = (ds_kv_part){ .record = DS_KV_MAIN, .ratio = 1, .bytes = block_bytes / DS_KV_BLOCK_TOKENS, .count = DS_KV_BLOCK_TOKENS };
     r->user.layout = r->layout;
     r->user.layout_bytes = ds_kv_layout_write(r->layout, &l);
+}
+
+void rig_layout(rig *r, uint32_t block_bytes, uint32_t bf16)
+{
+    set_layout(r, block_bytes, bf16, 1);
+}
+
+void rig_states(rig *r, uint32_t state_bytes)
+{
+    set_layout(r, state_bytes, 0, 0);
 }
 
 void rig_init(rig *r, uint32_t k, uint32_t m)
@@ -173,6 +183,7 @@ ds_kvstore_saved rig_save(ds_kvstore *s, rig_blocks b)
                               .exact = b.exact < b.n ? b.exact : b.n,
                               .klass = b.klass,
                               .tenant = b.tenant,
+                              .brief = b.brief,
                               .done = saved,
                               .ctx = &w };
 

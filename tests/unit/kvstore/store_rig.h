@@ -18,6 +18,7 @@ typedef struct {
 void rig_init(rig *r, uint32_t k, uint32_t m);
 void rig_fini(rig *r);
 void rig_layout(rig *r, uint32_t block_bytes, uint32_t bf16);
+void rig_states(rig *r, uint32_t state_bytes); /* the user's "blocks" are window states */
 
 ds_key rig_ns(uint32_t chain);
 ds_key rig_key(uint32_t chain, uint32_t i);
@@ -30,6 +31,7 @@ typedef struct {
     uint32_t exact; /* UINT32_MAX: all */
     ds_kvstore_class klass;
     const char *tenant;
+    bool brief;
 } rig_blocks;
 /* Saves and waits. */
 ds_kvstore_saved rig_save(ds_kvstore *s, rig_blocks b);

@@ -147,7 +147,7 @@ static void *use(void *arg)
         uint64_t deadline = ds_now_ns() + (d >> 32 & 15 ? 200000000 : (d >> 40) % 2000000);
         if (known < n)
             rig_save(u->s, (rig_blocks){ chain, known, n - known, (uint32_t)(d >> 50) % LENGTH, (ds_kvstore_class)(d >> 44 & 1),
-                                         chain % 50 ? NULL : "tenant" });
+                                         chain % 50 ? NULL : "tenant", false });
         for (int again = 0; again < 4; again++)
             atomic_fetch_add(u->looked_at, rig_fetch(u->s, chain, 0, LENGTH, deadline).n);
     }
@@ -298,7 +298,7 @@ static void live_until_killed(rig *r, int after, int told)
         _exit(1);
     ((ds_kvs *)s)->v->faults = &f;
     for (uint32_t chain = 0; chain < 24; chain++) {
-        ds_kvstore_saved got = rig_save(s, (rig_blocks){ chain, 0, 12, 12, DS_KVSTORE_AGENT, chain % 2 ? NULL : "tenant" });
+        ds_kvstore_saved got = rig_save(s, (rig_blocks){ chain, 0, 12, 12, DS_KVSTORE_AGENT, chain % 2 ? NULL : "tenant", false });
         if (got == DS_KVSTORE_SAVED && write(told, &chain, sizeof chain) != sizeof chain)
             _exit(1);
         rig_fetch(s, 0, 0, 12, 0);
@@ -343,7 +343,7 @@ static void killed_at_every_step(void **state)
         assert_true(!finished || there > 0);
         if (!finished && count && count < 6) /* nothing is full yet: all of it */
             assert_int_equal(there, count);
-        assert_int_equal(rig_save(s, (rig_blocks){ 100, 0, 12, 12, DS_KVSTORE_AGENT, NULL }), DS_KVSTORE_SAVED);
+        assert_int_equal(rig_save(s, (rig_blocks){ 100, 0, 12, 12, DS_KVSTORE_AGENT, NULL, false }), DS_KVSTORE_SAVED);
         assert_int_equal(rig_fetch(s, 100, 0, 12, 0).n, 12);
         ds_kvstore_close(s);
         rig_fini(&r);

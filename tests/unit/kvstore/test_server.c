@@ -19,6 +19,7 @@ typedef struct {
     ds_kvstore *store;
     ds_kvserver *server;
     pthread_t thread;
+    uint64_t windows; /* bytes of memory for window states */
     char path[96], address[104];
 } host;
 
@@ -35,7 +36,7 @@ static void begin(host *h)
 
     o.user = NULL;
     assert_ok(ds_kvstore_open(&h->store, &o, &err));
-    assert_ok(ds_kvserver_open(&h->server, &(ds_kvserver_opts){ .store = h->store, .path = h->path }, &err));
+    assert_ok(ds_kvserver_open(&h->server, &(ds_kvserver_opts){ .store = h->store, .path = h->path, .window_bytes = h->windows }, &err));
     assert_int_equal(pthread_create(&h->thread, NULL, serve, h), 0);
 }
 
@@ -49,6 +50,7 @@ static void end(host *h)
 
 static void host_init(host *h)
 {
+    h->windows = 0;
     rig_init(&h->r, 2, 1);
     snprintf(h->path, sizeof h->path, "%s/socket", h->r.root);
     snprintf(h->address, sizeof h->address, "unix:%s", h->path);
@@ -84,9 +86,10 @@ static void like_ones_own(void **state)
     assert_ok(ds_kvstore_connect(&a, h.address, &h.r.user, &err));
     assert_ok(ds_kvstore_connect(&b, h.address, &h.r.user, &err));
     assert_ok(ds_kvstore_connect(&keeper, h.address, NULL, &err));
-    assert_int_equal(rig_save(a, (rig_blocks){ 1, 0, 700, 650, DS_KVSTORE_AGENT, NULL }), DS_KVSTORE_SAVED); /* more than there are slots */
-    assert_int_equal(rig_save(b, (rig_blocks){ 2, 0, 40, 40, DS_KVSTORE_CHAT, "somebody" }), DS_KVSTORE_SAVED);
-    assert_int_equal(rig_save(b, (rig_blocks){ 3, 5, 4, 4, DS_KVSTORE_CHAT, NULL }), DS_KVSTORE_ORPHAN);
+    assert_int_equal(rig_save(a, (rig_blocks){ 1, 0, 700, 650, DS_KVSTORE_AGENT, NULL, false }),
+                     DS_KVSTORE_SAVED); /* more than there are slots */
+    assert_int_equal(rig_save(b, (rig_blocks){ 2, 0, 40, 40, DS_KVSTORE_CHAT, "somebody", false }), DS_KVSTORE_SAVED);
+    assert_int_equal(rig_save(b, (rig_blocks){ 3, 5, 4, 4, DS_KVSTORE_CHAT, NULL, false }), DS_KVSTORE_ORPHAN);
     assert_int_equal(rig_match(b, 1, 800), 700); /* what one saved another finds */
     f = rig_fetch(b, 1, 0, 800, 0);
     assert_int_equal(f.n, 700);
@@ -177,7 +180,7 @@ static void killed_engines(void **state)
     (void)state;
     host_init(&h);
     assert_ok(ds_kvstore_connect(&a, h.address, &h.r.user, &err));
-    assert_int_equal(rig_save(a, (rig_blocks){ 1, 0, N, N, DS_KVSTORE_AGENT, NULL }), DS_KVSTORE_SAVED);
+    assert_int_equal(rig_save(a, (rig_blocks){ 1, 0, N, N, DS_KVSTORE_AGENT, NULL, false }), DS_KVSTORE_SAVED);
     for (uint32_t round = 0; round < 10; round++) {
         assert_int_equal(pipe(ready), 0);
         pid_t child = fork();
@@ -230,7 +233,7 @@ static void the_store_goes(void **state)
     host_init(&h);
     assert_ok(ds_kvstore_connect(&a, h.address, &h.r.user, &err));
     for (uint32_t round = 0; round < 2; round++) {
-        assert_int_equal(rig_save(a, (rig_blocks){ round, 0, 30, 30, DS_KVSTORE_AGENT, NULL }), DS_KVSTORE_SAVED);
+        assert_int_equal(rig_save(a, (rig_blocks){ round, 0, 30, 30, DS_KVSTORE_AGENT, NULL, false }), DS_KVSTORE_SAVED);
         end(&h);
         assert_int_equal(rig_fetch(a, round, 0, 30, 0).cause, DS_KVSTORE_LOST);
         assert_int_equal(rig_match(a, round, 30), 0);
@@ -258,6 +261,7 @@ static void the_store_stops(void **state)
     ds_err err;
 
     (void)state;
+    h.windows = 0;
     rig_init(&h.r, 1, 0);
     snprintf(h.path, sizeof h.path, "%s/socket", h.r.root);
     snprintf(h.address, sizeof h.address, "unix:%s", h.path);
@@ -269,7 +273,7 @@ static void the_store_stops(void **state)
     }
     for (uint64_t until = ds_now_ns() + 10000000000u; ds_kvstore_connect(&a, h.address, &h.r.user, &err) != DS_OK;)
         assert_true(ds_now_ns() < until);
-    assert_int_equal(rig_save(a, (rig_blocks){ 1, 0, N, N, DS_KVSTORE_AGENT, NULL }), DS_KVSTORE_SAVED);
+    assert_int_equal(rig_save(a, (rig_blocks){ 1, 0, N, N, DS_KVSTORE_AGENT, NULL, false }), DS_KVSTORE_SAVED);
     kill(child, SIGSTOP);
     rig_keys(keys, 1, 0, N);
     for (uint32_t i = 0; i < N; i++)
@@ -289,6 +293,101 @@ static void the_store_stops(void **state)
     rig_fini(&h.r);
 }
 
+static ds_kvstore_saved put_state(ds_kvstore *s, uint32_t which, bool exact, bool brief)
+{
+    return rig_save(s, (rig_blocks){ which, 0, 1, exact, DS_KVSTORE_AGENT, NULL, brief });
+}
+
+static bool has_state(ds_kvstore *s, uint32_t which)
+{
+    ds_kvstore_fetched f = { 0 };
+
+    if (rig_match(s, which, 1))
+        f = rig_fetch(s, which, 0, 1, 0);
+    return f.n == 1;
+}
+
+/* What one engine puts another one has at once; who needs it longer has it on the devices as well. */
+static void window_states(void **state)
+{
+    host h;
+    ds_kvstore *a, *b, *keeper, *blocks;
+    ds_kvstore_stats st;
+    ds_key k = rig_key(1, 0);
+    ds_err err;
+
+    (void)state;
+    host_init(&h);
+    end(&h);
+    h.windows = 3 * 4096; /* three states */
+    begin(&h);
+    assert_ok(ds_kvstore_connect(&blocks, h.address, &h.r.user, &err));
+    rig_states(&h.r, RIG_BLOCK);
+    assert_ok(ds_kvstore_connect(&a, h.address, &h.r.user, &err));
+    assert_ok(ds_kvstore_connect(&b, h.address, &h.r.user, &err));
+    assert_ok(ds_kvstore_connect(&keeper, h.address, NULL, &err));
+    assert_false(has_state(b, 1));
+    assert_int_equal(put_state(a, 1, false, true), DS_KVSTORE_SAVED);
+    assert_true(has_state(b, 1) && has_state(a, 1));
+    assert_int_equal(rig_fetch(b, 1, 0, 1, 0).exact, 0);
+    assert_int_equal(ds_kvstore_match(b, &k, 1, true), 0);
+    assert_int_equal(put_state(b, 1, true, true), DS_KVSTORE_SAVED);
+    assert_int_equal(ds_kvstore_match(a, &k, 1, true), 1);
+    assert_int_equal(rig_fetch(a, 1, 0, 1, 0).exact, 1);
+    assert_int_equal(put_state(a, 2, true, false), DS_KVSTORE_SAVED);
+    assert_ok(ds_kvstore_stat(keeper, &st, &err));
+    assert_true(st.blocks == 1 && st.windows == 2 && st.max_windows == 3 && st.window_bytes == RIG_BLOCK && st.window_puts == 3);
+    for (uint32_t i = 3; i < 6; i++) /* they need the room */
+        assert_int_equal(put_state(a, i, true, true), DS_KVSTORE_SAVED);
+    assert_ok(ds_kvstore_stat(keeper, &st, &err));
+    assert_true(st.windows == 3 && st.window_displaced == 2 && st.window_expired == 0 && st.pins == 0);
+    assert_true(!has_state(b, 1) && has_state(b, 2) && has_state(b, 5)); /* 2 is on the devices */
+    assert_int_equal(put_state(blocks, 9, true, true), DS_KVSTORE_FULL); /* blocks are no states */
+    ds_kvstore_close(a);
+    assert_true(has_state(b, 5)); /* it doesn't go with who made it */
+    assert_ok(ds_kvstore_connect(&a, h.address, &h.r.user, &err));
+    assert_true(has_state(a, 5));
+    end(&h); /* but with the store's process */
+    begin(&h);
+    for (uint64_t until = ds_now_ns() + 10000000000u; !has_state(b, 2);) {
+        assert_true(ds_now_ns() < until);
+        usleep(1000);
+    }
+    assert_false(has_state(b, 5));
+    assert_int_equal(put_state(b, 5, true, true), DS_KVSTORE_SAVED);
+    assert_true(has_state(b, 5));
+    ds_kvstore_close(a);
+    ds_kvstore_close(b);
+    ds_kvstore_close(keeper);
+    ds_kvstore_close(blocks);
+    host_fini(&h);
+}
+
+static void keep(void *ctx, ds_kvstore_saved r)
+{
+    (void)ctx;
+    (void)r;
+}
+
+static void ones_own_store_has_no_memory_for_states(void **state)
+{
+    uint8_t bytes[RIG_BLOCK] = { 0 };
+    const uint8_t *block = bytes;
+    ds_key k = rig_key(1, 0);
+    ds_kvstore *s;
+    rig r;
+    ds_err err;
+
+    (void)state;
+    rig_init(&r, 1, 0);
+    assert_ok(ds_kvstore_open(&s, &r.o, &err));
+    assert_refused(
+        ds_kvstore_save(s, &(ds_kvstore_save_req){ .keys = &k, .blocks = &block, .n = 1, .exact = 1, .brief = true, .done = keep }, &err),
+        DS_E_ARG, "another process");
+    ds_kvstore_close(s);
+    rig_fini(&r);
+}
+
 /* Frames that are whole and mean nothing, and bytes that are no frames. */
 static void nonsense(void **state)
 {
@@ -299,7 +398,7 @@ static void nonsense(void **state)
     (void)state;
     host_init(&h);
     assert_ok(ds_kvstore_connect(&a, h.address, &h.r.user, &err));
-    assert_int_equal(rig_save(a, (rig_blocks){ 1, 0, 10, 10, DS_KVSTORE_AGENT, NULL }), DS_KVSTORE_SAVED);
+    assert_int_equal(rig_save(a, (rig_blocks){ 1, 0, 10, 10, DS_KVSTORE_AGENT, NULL, false }), DS_KVSTORE_SAVED);
     for (uint64_t round = 0; round < 300; round++) {
         struct sockaddr_un addr = { .sun_family = AF_UNIX };
         static uint8_t in[DS_FRAME_MAX_PAYLOAD];
@@ -352,8 +451,10 @@ static void nonsense(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(like_ones_own),  cmocka_unit_test(refused),         cmocka_unit_test(killed_engines),
-        cmocka_unit_test(the_store_goes), cmocka_unit_test(the_store_stops), cmocka_unit_test(nonsense),
+        cmocka_unit_test(like_ones_own),   cmocka_unit_test(refused),
+        cmocka_unit_test(killed_engines),  cmocka_unit_test(the_store_goes),
+        cmocka_unit_test(the_store_stops), cmocka_unit_test(nonsense),
+        cmocka_unit_test(window_states),   cmocka_unit_test(ones_own_store_has_no_memory_for_states),
     };
 
     signal(SIGPIPE, SIG_IGN);

@@ -27,9 +27,9 @@ static void kept_over_restarts(void **state)
         assert_ok(ds_kvstore_open(&s, &r.o, &err));
         assert_int_equal(rig_match(s, 1, 100), 0);
         assert_int_equal(rig_fetch(s, 1, 0, 1, 0).cause, DS_KVSTORE_ABSENT);
-        assert_int_equal(rig_save(s, (rig_blocks){ 1, 0, 100, 100, DS_KVSTORE_AGENT, NULL }), DS_KVSTORE_SAVED); /* two extents */
-        assert_int_equal(rig_save(s, (rig_blocks){ 1, 100, 5, 2, DS_KVSTORE_AGENT, NULL }), DS_KVSTORE_SAVED);
-        assert_int_equal(rig_save(s, (rig_blocks){ 2, 0, 3, 3, DS_KVSTORE_CHAT, "somebody" }), DS_KVSTORE_SAVED);
+        assert_int_equal(rig_save(s, (rig_blocks){ 1, 0, 100, 100, DS_KVSTORE_AGENT, NULL, false }), DS_KVSTORE_SAVED); /* two extents */
+        assert_int_equal(rig_save(s, (rig_blocks){ 1, 100, 5, 2, DS_KVSTORE_AGENT, NULL, false }), DS_KVSTORE_SAVED);
+        assert_int_equal(rig_save(s, (rig_blocks){ 2, 0, 3, 3, DS_KVSTORE_CHAT, "somebody", false }), DS_KVSTORE_SAVED);
         for (int again = 0; again < 3; again++) {
             assert_int_equal(rig_match(s, 1, 110), 105);
             assert_int_equal(rig_match(s, 2, 110), 3);
@@ -65,18 +65,18 @@ static void published_once(void **state)
     (void)state;
     rig_init(&r, 1, 0);
     assert_ok(ds_kvstore_open(&s, &r.o, &err));
-    assert_int_equal(rig_save(s, (rig_blocks){ 1, 3, 2, 2, DS_KVSTORE_AGENT, NULL }), DS_KVSTORE_ORPHAN);
+    assert_int_equal(rig_save(s, (rig_blocks){ 1, 3, 2, 2, DS_KVSTORE_AGENT, NULL, false }), DS_KVSTORE_ORPHAN);
     assert_int_equal(rig_match(s, 1, 5), 0);
-    assert_int_equal(rig_save(s, (rig_blocks){ 1, 0, 4, 2, DS_KVSTORE_AGENT, NULL }), DS_KVSTORE_SAVED);
-    assert_int_equal(rig_save(s, (rig_blocks){ 1, 0, 4, 2, DS_KVSTORE_AGENT, NULL }), DS_KVSTORE_SAVED);
+    assert_int_equal(rig_save(s, (rig_blocks){ 1, 0, 4, 2, DS_KVSTORE_AGENT, NULL, false }), DS_KVSTORE_SAVED);
+    assert_int_equal(rig_save(s, (rig_blocks){ 1, 0, 4, 2, DS_KVSTORE_AGENT, NULL, false }), DS_KVSTORE_SAVED);
     ds_kvstore_stat(s, &st, NULL);
     assert_int_equal(st.saved, 4);
     assert_int_equal(st.known, 4);
     assert_int_equal(st.orphans, 2);
     assert_int_equal(rig_fetch(s, 1, 0, 4, 0).exact, 2);
-    assert_int_equal(rig_save(s, (rig_blocks){ 1, 0, 4, 4, DS_KVSTORE_AGENT, NULL }), DS_KVSTORE_SAVED); /* exact ones are better */
+    assert_int_equal(rig_save(s, (rig_blocks){ 1, 0, 4, 4, DS_KVSTORE_AGENT, NULL, false }), DS_KVSTORE_SAVED); /* exact ones are better */
     assert_int_equal(rig_fetch(s, 1, 0, 4, 0).exact, 4);
-    assert_int_equal(rig_save(s, (rig_blocks){ 1, 0, 4, 0, DS_KVSTORE_AGENT, NULL }), DS_KVSTORE_SAVED); /* and stay */
+    assert_int_equal(rig_save(s, (rig_blocks){ 1, 0, 4, 0, DS_KVSTORE_AGENT, NULL, false }), DS_KVSTORE_SAVED); /* and stay */
     assert_int_equal(rig_fetch(s, 1, 0, 4, 0).exact, 4);
     ds_kvstore_stat(s, &st, NULL);
     assert_int_equal(st.blocks, 4);
@@ -106,7 +106,7 @@ static void refused(void **state)
     r.o.capacity_bytes = 0;
     assert_ok(ds_kvstore_open(&s, &r.o, &err));
     assert_refused(ds_kvstore_open(&t, &r.o, &err), DS_E_AGAIN, "another process");
-    assert_int_equal(rig_save(s, (rig_blocks){ 1, 0, 4, 4, DS_KVSTORE_AGENT, NULL }), DS_KVSTORE_SAVED);
+    assert_int_equal(rig_save(s, (rig_blocks){ 1, 0, 4, 4, DS_KVSTORE_AGENT, NULL, false }), DS_KVSTORE_SAVED);
     ds_kvstore_close(s);
     rig_layout(&r, RIG_BLOCK, 1); /* equal sizes, other arithmetic: even with equal keys it isn't given */
     assert_ok(ds_kvstore_open(&s, &r.o, &err));
@@ -138,7 +138,8 @@ static void bounded(void **state)
         r.o.max_blocks = index ? 600 : 1 << 14;
         assert_ok(ds_kvstore_open(&s, &r.o, &err));
         for (uint32_t c = 0; c < chains; c++) {
-            assert_int_equal(rig_save(s, (rig_blocks){ c, 0, 10, 10, c % 2 ? DS_KVSTORE_AGENT : DS_KVSTORE_CHAT, NULL }), DS_KVSTORE_SAVED);
+            assert_int_equal(rig_save(s, (rig_blocks){ c, 0, 10, 10, c % 2 ? DS_KVSTORE_AGENT : DS_KVSTORE_CHAT, NULL, false }),
+                             DS_KVSTORE_SAVED);
             assert_int_equal(rig_fetch(s, 0, 0, 10, 0).n, 10); /* the first is used all the time */
             ds_kvstore_stat(s, &st, NULL);
             assert_true(index || st.bytes <= r.o.capacity_bytes);
@@ -187,9 +188,9 @@ static void expires(void **state)
     rig_init(&r, 1, 1);
     assert_ok(ds_kvstore_open(&s, &r.o, &err));
     ds_kvs *in = (ds_kvs *)s;
-    assert_int_equal(rig_save(s, (rig_blocks){ 1, 0, 10, 10, DS_KVSTORE_AGENT, NULL }), DS_KVSTORE_SAVED);
-    assert_int_equal(rig_save(s, (rig_blocks){ 2, 0, 10, 10, DS_KVSTORE_AGENT, NULL }), DS_KVSTORE_SAVED);
-    assert_int_equal(rig_save(s, (rig_blocks){ 3, 0, 10, 10, DS_KVSTORE_CHAT, NULL }), DS_KVSTORE_SAVED);
+    assert_int_equal(rig_save(s, (rig_blocks){ 1, 0, 10, 10, DS_KVSTORE_AGENT, NULL, false }), DS_KVSTORE_SAVED);
+    assert_int_equal(rig_save(s, (rig_blocks){ 2, 0, 10, 10, DS_KVSTORE_AGENT, NULL, false }), DS_KVSTORE_SAVED);
+    assert_int_equal(rig_save(s, (rig_blocks){ 3, 0, 10, 10, DS_KVSTORE_CHAT, NULL, false }), DS_KVSTORE_SAVED);
     atomic_store(&in->skew_s, 2 * 24 * 3600);
     assert_int_equal(rig_fetch(s, 1, 0, 10, 0).n, 10);
     atomic_store(&in->skew_s, 3 * 24 * 3600 + 7200);
@@ -201,7 +202,7 @@ static void expires(void **state)
     assert_int_equal(rig_fetch(s, 1, 0, 10, 0).n, 10);
     atomic_store(&in->skew_s, -1000000000);
     ds_kvs_run(in, tidy, NULL);
-    assert_int_equal(rig_save(s, (rig_blocks){ 4, 0, 10, 10, DS_KVSTORE_CHAT, NULL }), DS_KVSTORE_SAVED);
+    assert_int_equal(rig_save(s, (rig_blocks){ 4, 0, 10, 10, DS_KVSTORE_CHAT, NULL, false }), DS_KVSTORE_SAVED);
     assert_int_equal(rig_fetch(s, 4, 0, 10, 0).n, 10);
     atomic_store(&in->skew_s, 1000000000);
     for (int i = 0; i < 3; i++)
@@ -257,7 +258,8 @@ static void forgets_a_tenant(void **state)
         assert_int_equal(rig_save(s, (rig_blocks){ c, 0, 10, 10, DS_KVSTORE_AGENT,
                                                    c % 2   ? "one"
                                                    : c % 4 ? "two"
-                                                           : NULL }),
+                                                           : NULL,
+                                                   false }),
                          DS_KVSTORE_SAVED);
     assert_true(on_devices(&r, 1, 0));
     assert_ok(ds_kvstore_forget(s, "one", &n, &err));
@@ -313,7 +315,7 @@ static void verified_and_repaired(void **state)
     rig_init(&r, 2, 1);
     assert_ok(ds_kvstore_open(&s, &r.o, &err));
     for (uint32_t i = 0; i < 10; i++)
-        assert_int_equal(rig_save(s, (rig_blocks){ i, 0, 10, 9, DS_KVSTORE_AGENT, NULL }), DS_KVSTORE_SAVED);
+        assert_int_equal(rig_save(s, (rig_blocks){ i, 0, 10, 9, DS_KVSTORE_AGENT, NULL, false }), DS_KVSTORE_SAVED);
     assert_ok(ds_kvstore_verify(s, DS_KVSTORE_REPAIR, NULL, &c, &err));
     assert_true(c.checked == 100 && c.bad == 0 && c.repaired == 0);
     damage(&r, 1, 9000); /* one device of 2+1: everything can be given, and is written anew */
@@ -377,7 +379,7 @@ static void late_and_canceled(void **state)
     r.o.max_fetches = N / 2;
     r.o.readers = 1;
     assert_ok(ds_kvstore_open(&s, &r.o, &err));
-    assert_int_equal(rig_save(s, (rig_blocks){ 1, 0, N, N, DS_KVSTORE_AGENT, NULL }), DS_KVSTORE_SAVED);
+    assert_int_equal(rig_save(s, (rig_blocks){ 1, 0, N, N, DS_KVSTORE_AGENT, NULL, false }), DS_KVSTORE_SAVED);
     assert_int_equal(rig_fetch(s, 1, 0, N, 1).cause, DS_KVSTORE_LATE);
     rig_keys(keys, 1, 0, N);
     for (uint32_t i = 0; i < N; i++) {
@@ -418,7 +420,7 @@ static void closing_ends_fetches(void **state)
     (void)state;
     rig_init(&r, 1, 0);
     assert_ok(ds_kvstore_open(&s, &r.o, &err));
-    assert_int_equal(rig_save(s, (rig_blocks){ 1, 0, N, N, DS_KVSTORE_AGENT, NULL }), DS_KVSTORE_SAVED);
+    assert_int_equal(rig_save(s, (rig_blocks){ 1, 0, N, N, DS_KVSTORE_AGENT, NULL, false }), DS_KVSTORE_SAVED);
     rig_keys(keys, 1, 0, N);
     for (uint32_t b = 0; b < N; b++)
         blocks[b] = bytes[b]; /* all into the same: nobody looks */
@@ -442,10 +444,10 @@ static void *work(void *arg)
 
     for (uint32_t i = 0; i < 60; i++) {
         uint32_t own = 1000 * (w->number + 1) + i, other = 1000 * ((w->number + 1) % 4 + 1) + i;
-        assert_int_equal(rig_save(w->s, (rig_blocks){ own, 0, 8, 8, DS_KVSTORE_AGENT, NULL }), DS_KVSTORE_SAVED);
+        assert_int_equal(rig_save(w->s, (rig_blocks){ own, 0, 8, 8, DS_KVSTORE_AGENT, NULL, false }), DS_KVSTORE_SAVED);
         rig_fetch(w->s, own, 0, 8, 0); /* may be evicted by now; never wrong */
         rig_fetch(w->s, other, 0, 8, 0);
-        rig_save(w->s, (rig_blocks){ own, 8, 4, 4, DS_KVSTORE_CHAT, NULL });
+        rig_save(w->s, (rig_blocks){ own, 8, 4, 4, DS_KVSTORE_CHAT, NULL, false });
         rig_fetch(w->s, own, 0, 12, 0);
     }
     return NULL;
@@ -504,7 +506,7 @@ static void listed(void **state)
     (void)state;
     rig_init(&r, 1, 0);
     assert_ok(ds_kvstore_open(&s, &r.o, &err));
-    assert_int_equal(rig_save(s, (rig_blocks){ 1, 0, 10, 7, DS_KVSTORE_AGENT, NULL }), DS_KVSTORE_SAVED);
+    assert_int_equal(rig_save(s, (rig_blocks){ 1, 0, 10, 7, DS_KVSTORE_AGENT, NULL, false }), DS_KVSTORE_SAVED);
     assert_ok(ds_kvstore_list(s, count_item, &n, &err));
     assert_int_equal(n, 8); /* it said that's enough */
     ds_kvstore_close(s);
@@ -529,7 +531,7 @@ static void without_memory(void **state)
     (void)state;
     rig_init(&r, 1, 1);
     assert_ok(ds_kvstore_open(&s, &r.o, &err));
-    assert_int_equal(rig_save(s, (rig_blocks){ 1, 0, 10, 7, DS_KVSTORE_AGENT, NULL }), DS_KVSTORE_SAVED);
+    assert_int_equal(rig_save(s, (rig_blocks){ 1, 0, 10, 7, DS_KVSTORE_AGENT, NULL, false }), DS_KVSTORE_SAVED);
     ds_kvstore_close(s);
     fault_every_allocation(open_and_close, &r);
     assert_ok(ds_kvstore_open(&s, &r.o, &err));

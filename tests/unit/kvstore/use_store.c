@@ -21,7 +21,7 @@ static void use(void **state)
     memset(r.user.dialect, 3, 32);
     assert_ok(ds_kvstore_connect(&s, address, &r.user, &err));
     if (strcmp(verb, "save") == 0)
-        printf("%d\n", (int)rig_save(s, (rig_blocks){ chain, 0, n, n, DS_KVSTORE_AGENT, tenant }));
+        printf("%d\n", (int)rig_save(s, (rig_blocks){ chain, 0, n, n, DS_KVSTORE_AGENT, tenant, false }));
     else
         printf("%u %u\n", rig_match(s, chain, n), rig_fetch(s, chain, 0, n, 0).n);
     ds_kvstore_close(s);
