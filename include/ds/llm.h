@@ -5,6 +5,7 @@
  *                    was asked for
  *   ds_llm_engine    the engine: requests go there (ds/engine.h)
  *   ds_llm_embed     a picture for a request
+ *   ds_llm_constrain what an answer must be
  *   ds_llm_close     cancels what is left and gives everything back
  *
  * Threads: open and close from one thread, embed from any; what the engine allows holds for it, the rest is constant
@@ -14,6 +15,7 @@
 
 #include <ds/engine.h>
 #include <ds/image.h>
+#include <ds/request.h>
 #include <ds/tokenizer.h>
 
 typedef struct ds_llm ds_llm;
@@ -57,6 +59,17 @@ bool ds_llm_pictures(const ds_llm *l, ds_image_rule *rule, ds_token *token);
  * takes none, or not this one; DS_E_NOMEM. */
 ds_rc ds_llm_embed(ds_llm *l, const ds_picture *p, float *out, ds_err *err);
 uint32_t ds_llm_hidden(const ds_llm *l);
+
+/* What a request of the HTTP API says that its answers must be (response_format, structured_outputs, tools …), for
+ * requests to this engine with so many samples. body: a Chat request, or one of completions, whose prompt nobody looks
+ * at. *out is NULL when it asks for nothing. DS_E_FORMAT: the body is refused; DS_E_ARG: the constraint is, each with
+ * the place; DS_E_AGAIN: too many different ones are in use; DS_E_NOMEM. The first one takes longer: the vocabulary is
+ * prepared then. From any thread; all are ended before close. */
+typedef struct ds_constrained ds_llm_constraint;
+ds_rc ds_llm_constrain(ds_llm *l, ds_proto proto, const char *body, size_t n_body, uint32_t samples, ds_llm_constraint **out, ds_err *err);
+const ds_gen_grammar *ds_llm_constraint_grammar(const ds_llm_constraint *c); /* for ds_gen_request, until end */
+const char *ds_llm_constraint_failure(ds_llm_constraint *c);                 /* why a sample failed, if that was its grammar; else NULL */
+void ds_llm_constraint_end(ds_llm_constraint *c);                            /* its request's last event has been polled. NULL is fine */
 
 /* Sizes of the structs that a binding writes down again, in the order of the list in llm.c; *n their number. */
 const size_t *ds_llm_abi(size_t *n);

@@ -13,6 +13,7 @@ START, TOKEN, END, PROMPT = range(4)
 STOP_ID, STOP_STRING, LENGTH, CANCELED, DEADLINE, FAILED, LOST = range(7)
 AGAIN = -5
 DRAFTS_AUTO = -1
+CHAT, COMPLETIONS = 0, 3
 
 
 class LlmOpts(C.Structure):
@@ -92,6 +93,10 @@ FUNCTIONS = {
     "ds_llm_pictures": (C.c_bool, [p, C.POINTER(ImageRule), C.POINTER(u32)]),
     "ds_llm_embed": (C.c_int, [p, C.POINTER(CPicture), p, _err]),
     "ds_llm_hidden": (u32, [p]),
+    "ds_llm_constrain": (C.c_int, [p, C.c_int, text, size, u32, C.POINTER(p), _err]),
+    "ds_llm_constraint_grammar": (p, [p]),
+    "ds_llm_constraint_failure": (text, [p]),
+    "ds_llm_constraint_end": (None, [p]),
     "ds_engine_add": (C.c_int, [p, C.POINTER(EngineRequest), C.POINTER(u64), _err]),
     "ds_engine_cancel": (None, [p, u64]),
     "ds_engine_poll": (size, [p, C.POINTER(Event), size]),

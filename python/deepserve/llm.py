@@ -1,6 +1,7 @@
 """Generation in this process: LLM(model).generate(prompts, SamplingParams(...)), in the shape that users of vLLM know (ds/llm.h, ds/engine.h)."""
 import ctypes as C
 import dataclasses
+import json
 import math
 import numbers
 import os
@@ -19,11 +20,23 @@ DTYPES = {"float32": False, "bfloat16": True}
 
 
 @dataclasses.dataclass
+class StructuredOutputsParams:
+    """What answers must be, one of: json, a JSON Schema as a dict or as text; regex, for the whole text; choice, a list of texts; grammar, rules in the notation of GBNF or
+    Lark; json_object, any JSON object."""
+    json: Union[None, str, dict] = None
+    regex: Optional[str] = None
+    choice: Optional[Sequence[str]] = None
+    grammar: Optional[str] = None
+    json_object: Optional[bool] = None
+
+
+@dataclasses.dataclass
 class SamplingParams:
     """How to draw. seed None: another text every time. top_k 0 or -1: off. max_tokens None: to the end of the context. min_tokens: nothing
     ends a text before, no id and no stop string. logprobs N: of every token, and of the N most likely ones (at most 20); prompt_logprobs N: of every token of the prompt
     likewise. The model's own end-of-text ids always end a text, unless ignore_eos. include_stop_str_in_output: a stop string, or a token of stop_token_ids, belongs to the
-    text. bad_words: words that aren't written, alone or behind a space. allowed_token_ids: no others are drawn. truncate_prompt_tokens N: the prompt's last N ids."""
+    text. bad_words: words that aren't written, alone or behind a space. allowed_token_ids: no others are drawn. truncate_prompt_tokens N: the prompt's last N ids. structured_outputs: what the text must be, a StructuredOutputsParams or a dict of
+    its members; with thinking, what follows the thought."""
     n: int = 1
     temperature: float = 1.0
     top_p: float = 1.0
@@ -45,6 +58,7 @@ class SamplingParams:
     logprobs: Optional[int] = None
     logit_bias: Optional[Dict[int, float]] = None
     prompt_logprobs: Optional[int] = None
+    structured_outputs: Union[None, StructuredOutputsParams, dict] = None
 
 
 @dataclasses.dataclass
@@ -116,10 +130,20 @@ def _choice(table, value, name):
     return table[value]
 
 
-class _Job:
-    """One prompt on its way."""
+def _structured(value):
+    """As the HTTP API has it; {}: nothing is asked for."""
+    if dataclasses.is_dataclass(value):
+        value = dataclasses.asdict(value)
+    if not isinstance(value or {}, dict):
+        raise Error(-2, f"structured_outputs: expected StructuredOutputsParams or a dict, got {value!r}")
+    value = {k: v for k, v in (value or {}).items() if v is not None}
+    return {"structured_outputs": value} if value else {}
 
-    def __init__(self, llm, index, prompt, ids, images, params):
+
+class _Job:
+    """One prompt on its way. body: of the Chat request that it comes from, None: raw."""
+
+    def __init__(self, llm, index, prompt, ids, images, params, body=None):
         n = _u(params.n, "n", 16)
         ids = self._truncated(llm, ids, images, params.truncate_prompt_tokens)
         self.params, self.id, self.failed, self.images = params, None, None, images
@@ -131,6 +155,19 @@ class _Job:
         for o in self.output.outputs if params.logprobs is not None else []:
             o.cumulative_logprob, o.logprobs = 0.0, []
         self.request = self._request(llm, ids, params, n)
+        self.constraint = self._constraint(llm, body, params, n)
+        self.request.grammar = self.constraint and llm._c.ds_llm_constraint_grammar(self.constraint)
+
+    @staticmethod
+    def _constraint(llm, body, params, n):
+        """What the answers must be; ended when the request is."""
+        asked = _structured(params.structured_outputs)
+        if not asked and not body:
+            return None
+        text = json.dumps({"model": "local", "prompt": "", **asked} if body is None else {**body, **asked}).encode("utf-8", "surrogatepass")
+        err, made = Err(), C.c_void_p()
+        check(llm._c.ds_llm_constrain(llm, E.COMPLETIONS if body is None else E.CHAT, text, len(text), n, made, err), err)
+        return made if made.value else None
 
     @staticmethod
     def _truncated(llm, ids, images, most):
@@ -215,6 +252,8 @@ class _Job:
             at = o.text.find(o.stop_reason, max(0, len(o.text) - e.cut_bytes))  # an earlier one was held back
             if at >= 0:
                 o.text = o.text[:at + (len(o.stop_reason) if self.params.include_stop_str_in_output else 0)]
+        elif e.reason == E.FAILED and self.constraint and (why := llm._c.ds_llm_constraint_failure(self.constraint)):
+            self.failed = Error(-3, decoded(why))
         elif e.reason == E.FAILED:
             self.failed = Error(e.rc or -3, f"the model gave values that are not finite after {e.n_tokens} tokens")
         elif e.reason == E.LOST:
@@ -231,7 +270,7 @@ class LLM:
     def __init__(self, model, *, mode="ced", dtype="float32", device="cpu", kernels=None, threads=None, max_model_len=None, max_num_seqs=16, speculate="auto",
                  kv_dir=None):
         self._as_parameter_, self._lock, self._next = None, threading.Lock(), 0
-        self._lent = {}  # embeddings that the engine may still read, by request
+        self._lent = {}  # embeddings and constraints that the engine may still use, by request
         self._c = E.load()
         o = E.LlmOpts(bytes_of(device), None if kernels is None else bytes_of(kernels), _choice(MODES, mode, "mode"), _choice(DTYPES, dtype, "dtype"), False, _u(threads or 0, "threads", 31),
                       _u(max_model_len or 0, "max_model_len", 31), _u(max_num_seqs, "max_num_seqs", 31), _drafts(speculate),
@@ -249,14 +288,31 @@ class LLM:
 
     def close(self):
         with self._lock:
-            opened, self._as_parameter_ = self._as_parameter_, None
-            if opened:
-                self._c.ds_llm_close(opened)
+            self._close()
 
     def __del__(self):
         if getattr(self, "_as_parameter_", None):
-            self._c.ds_llm_close(self._as_parameter_)
-            self._as_parameter_ = None
+            self._close()
+
+    def _close(self):
+        opened, self._as_parameter_ = self._as_parameter_, None
+        if not opened:
+            return
+        for id in self._lent:  # what was interrupted
+            self._c.ds_engine_cancel(self._engine, id)
+        events = (E.Event * 64)()
+        while self._lent:
+            self._c.ds_engine_wait(self._engine, 50)
+            for e in events[:self._c.ds_engine_poll(self._engine, events, len(events))]:
+                if e.kind == E.END and e.end.last:
+                    self._returned(e.request)
+        self._c.ds_llm_close(opened)
+
+    def _returned(self, id):
+        """The engine has nothing of that request any more."""
+        _, constraint = self._lent.pop(id, (None, None))
+        if constraint:
+            self._c.ds_llm_constraint_end(constraint)
 
     def __enter__(self):
         return self
@@ -271,15 +327,15 @@ class LLM:
         return decoded(self.tokenizer.bytes(id))
 
     def _prompt(self, prompt):
-        """A prompt as (text or None, ids, images): str, ids, {"prompt": str} or {"prompt_token_ids": ids}. Raw text gets the model's first id in front."""
+        """A prompt as (text or None, ids, images, body of the request or None): str, ids, {"prompt": str} or {"prompt_token_ids": ids}. Raw text gets the model's first id in front."""
         if isinstance(prompt, dict):
             if ("prompt" in prompt) == ("prompt_token_ids" in prompt):
                 raise TypeError("a prompt as a dict has either prompt or prompt_token_ids")
             prompt = prompt["prompt"] if "prompt" in prompt else list(prompt["prompt_token_ids"])
         if isinstance(prompt, str):
-            return prompt, [self._bos, *self.tokenizer.encode(prompt)], None
+            return prompt, [self._bos, *self.tokenizer.encode(prompt)], None, None
         if isinstance(prompt, (list, tuple)):
-            return None, list(prompt), None
+            return None, list(prompt), None, None
         raise TypeError(f"a prompt is a str, a list of token ids or a dict, not {type(prompt).__name__}")
 
     def generate(self, prompts=None, sampling_params=None, *, prompt_token_ids=None, use_tqdm=False):
@@ -300,9 +356,10 @@ class LLM:
         def prompt(one):
             options = Options()
             options.fit(self.tokenizer)
-            request = Request({"model": "local", **body, "messages": one}, "chat", options)
+            whole = {"model": "local", **body, "messages": one}
+            request = Request(whole, "chat", options)
             made = request.render(self.tokenizer)
-            return made["prompt"], *(self._embedded(request, made["images"], made["ids"]) if made["images"] else (made["ids"], None))
+            return made["prompt"], *(self._embedded(request, made["images"], made["ids"]) if made["images"] else (made["ids"], None)), whole
 
         if messages and isinstance(messages[0], dict):
             messages = [messages]
@@ -368,15 +425,17 @@ class LLM:
                 self._take(running, events, bar)
             return outputs
         except BaseException:  # Ctrl-C too. What still comes of them the next call drops
+            if waiting is not None:
+                self._c.ds_llm_constraint_end(waiting.constraint)
             for id in list(running):
                 self._c.ds_engine_cancel(self._engine, id)
             raise
 
     def _make(self, at, n, prompt, params):
         try:
-            text, ids, images = prompt()
+            text, ids, images, body = prompt()
             self._next += 1
-            return _Job(self, self._next - 1, text, ids, images, params)
+            return _Job(self, self._next - 1, text, ids, images, params, body)
         except Error as e:
             if n > 1:
                 e.args = (f"prompts[{at}]: {e}",)
@@ -390,8 +449,8 @@ class LLM:
         if rc:
             raise Error(rc, (f"prompts[{at}]: " if n > 1 else "") + decoded(err.msg))
         job.id, job.request = id.value, None
-        if job.images:
-            self._lent[job.id] = job.images
+        if job.images or job.constraint:
+            self._lent[job.id] = job.images, job.constraint
         return True
 
     def _take(self, running, events, bar):
@@ -401,9 +460,9 @@ class LLM:
         failed = None
         for e in events[:self._c.ds_engine_poll(self._engine, events, len(events))]:
             job = running.get(e.request)
-            if e.kind == E.END and e.end.last:
-                self._lent.pop(e.request, None)
             if job is None:
+                if e.kind == E.END and e.end.last:
+                    self._returned(e.request)
                 continue
             if e.kind == E.START:
                 job.output.num_cached_tokens = e.start.cached
@@ -412,6 +471,7 @@ class LLM:
             elif e.kind == E.TOKEN:
                 job.token(self, e.sample, e.token)
             elif job.end(self, e.sample, e.end):
+                self._returned(e.request)
                 del running[e.request]
                 failed = failed or job.failed
                 if bar:

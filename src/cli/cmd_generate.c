@@ -16,11 +16,12 @@
 #include "cli/input.h"
 #include "base/file.h"
 
-enum { COUNT_NS = 300000000 }; /* an interrupted run ends within a second */
+enum { COUNT_NS = 300000000, CONSTRAINT_MAX_BYTES = 16 << 20 }; /* an interrupted run ends within a second */
 
 typedef struct {
     ds_cli_gen_opts g;
     const char *prompt, *tokens, *input;
+    const char *json_schema, *regex, *ebnf, *lark, *choices;
     bool json, fetch;
 } options;
 
@@ -46,6 +47,31 @@ static const ds_opt table[] = {
       .max = INT32_MAX,
       .help = "the model may not end an answer before" },
     { .name = "ignore-eos", .type = DS_OPT_FLAG, .offset = offsetof(options, g.ignore_eos), .help = "answers go on to --max-tokens" },
+    { .name = "json-schema",
+      .type = DS_OPT_STR,
+      .offset = offsetof(options, json_schema),
+      .arg = "F.json",
+      .help = "answers are JSON that fits" },
+    { .name = "regex",
+      .type = DS_OPT_STR,
+      .offset = offsetof(options, regex),
+      .arg = "S",
+      .help = "answers match this regular expression, the whole of them" },
+    { .name = "ebnf",
+      .type = DS_OPT_STR,
+      .offset = offsetof(options, ebnf),
+      .arg = "F",
+      .help = "answers follow rules in the notation of GBNF" },
+    { .name = "lark",
+      .type = DS_OPT_STR,
+      .offset = offsetof(options, lark),
+      .arg = "F",
+      .help = "answers follow rules in the notation of Lark" },
+    { .name = "choices",
+      .type = DS_OPT_STR,
+      .offset = offsetof(options, choices),
+      .arg = "F.json",
+      .help = "answers are one string of a JSON array" },
     { .name = "parallel",
       .type = DS_OPT_INT,
       .offset = offsetof(options, g.parallel),
@@ -67,7 +93,7 @@ static const ds_opt_cmd command = {
     .summary = "Continues prompts. A line of --input may carry max_tokens, min_tokens, temperature, top_p, top_k, min_p, seed, stop, "
                "stop_token_ids, "
                "ignore_eos, n, logprobs,\n"
-               "prompt_logprobs, "
+               "prompt_logprobs, structured_outputs, "
                "logit_bias and the penalties; they win over the options. Without a seed of its own line i uses --seed + i.",
     .usage = "--model DIR (--prompt TEXT | --tokens IDS | --input F.jsonl) [options]",
     .example = "deepserve generate --model models/demo --prompt 'Once upon a time' --max-tokens 64",
@@ -222,7 +248,7 @@ static void take_event(job *j, const ds_event *ev)
             ds_cli_text_cut(&s->text, t->q.info.stop[ev->end.stop], t->q.info.include_stop);
         show_text(j, s, s->text.text.len);
         if (ev->end.reason == DS_ENDED_FAILED || ev->end.reason == DS_ENDED_LOST)
-            ds_cli_gen_failure(ev, &t->err);
+            ds_cli_request_failure(&t->q, ev, &t->err);
         if (s->text.text.oom || s->logprobs.oom || t->prompt_logprobs.oom)
             ds_fail(&t->err, DS_E_NOMEM, "out of memory for the answer");
         t->ended = t->ended || ev->end.last;
@@ -272,6 +298,15 @@ static void submit(job *j, task *t)
             ds_cli_text_init(&t->samples[k].text, j->g->tokenizer, &t->err);
         if (t->err.rc != DS_OK)
             return;
+    }
+    switch (ds_cli_request_begin(&t->q, j->g, &t->err)) {
+    case DS_OK:
+        break;
+    case DS_E_AGAIN:
+        t->err = (ds_err){ 0 };
+        return;
+    default:
+        return;
     }
     r = ds_cli_request_engine(&t->q, j->g, &room);
     r.cookie = (uintptr_t)t;
@@ -489,6 +524,8 @@ static ds_rc run_one(job *j, ds_cli_ids *ids, ds_err *err)
         t->samples = calloc(1, sizeof *t->samples);
         rc = t->samples ? ds_cli_text_init(&t->samples->text, j->g->tokenizer, err) : ds_fail(err, DS_E_NOMEM, "out of memory");
     }
+    if (rc == DS_OK)
+        rc = ds_cli_request_begin(&t->q, j->g, err);
     if (rc == DS_OK) {
         r = ds_cli_request_engine(&t->q, j->g, &room);
         r.cookie = (uintptr_t)t;
@@ -591,9 +628,68 @@ static bool options_fit(const options *o)
     return true;
 }
 
+/* What --json-schema and its like say, into o->g.what. *text is what it points into, to be freed. */
+static ds_rc read_constraint(options *o, char **text, ds_err *err)
+{
+    const struct {
+        const char *file;
+        ds_constraint_kind kind;
+    } files[] = { { o->json_schema, DS_CONSTRAINT_JSON_SCHEMA },
+                  { o->ebnf, DS_CONSTRAINT_EBNF },
+                  { o->lark, DS_CONSTRAINT_LARK },
+                  { o->choices, DS_CONSTRAINT_CHOICE } };
+    size_t n;
+    ds_rc rc;
+
+    if (o->regex)
+        o->g.what = (ds_constrain_what){ .kind = DS_CONSTRAINT_REGEX, .text = { o->regex, strlen(o->regex) } };
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        if (!files[i].file)
+            continue;
+        rc = ds_file_read(text, &n, files[i].file, CONSTRAINT_MAX_BYTES, err);
+        if (rc != DS_OK)
+            return rc;
+        o->g.what = (ds_constrain_what){ .kind = files[i].kind, .text = { *text, n } };
+    }
+    return DS_OK;
+}
+
+/* Said before any line is read. */
+static ds_rc check_constraint(const options *o, ds_cli_gen *g, ds_err *err)
+{
+    ds_cli_request q = { .info = { .n = 1 }, .what = o->g.what };
+    ds_rc rc = ds_cli_request_begin(&q, g, err);
+
+    ds_cli_request_fini(&q);
+    return rc;
+}
+
+/* Whatever the engine still works on is canceled; when this returns it calls no grammar. */
+static void cancel_rest(job *j)
+{
+    ds_event ev[64];
+    uint64_t left = 0;
+
+    for (task *t = j->head; t; t = t->next)
+        if (t->added && !t->ended) {
+            ds_engine_cancel(j->g->engine, t->id);
+            left++;
+        }
+    while (left > 0) {
+        size_t n = ds_engine_wait(j->g->engine, 50) ? ds_engine_poll(j->g->engine, ev, sizeof ev / sizeof *ev) : 0;
+        for (size_t i = 0; i < n; i++)
+            left -= ev[i].kind == DS_EV_END && ev[i].end.last;
+    }
+    for (task *t = j->head, *next; t; t = next) {
+        next = t->next;
+        free_task(t);
+    }
+}
+
 int ds_cmd_generate(int argc, char **argv)
 {
     options o = { 0 };
+    char *constraint = NULL;
     ds_err err = { 0 };
     ds_cli_gen g = { 0 };
     ds_cli_ids ids = { 0 };
@@ -613,6 +709,8 @@ int ds_cmd_generate(int argc, char **argv)
         return status;
     if (!options_fit(&o))
         return 2;
+    if (!!o.json_schema + !!o.regex + !!o.ebnf + !!o.lark + !!o.choices > 1)
+        return ds_cli_wrong("generate", "at most one of --json-schema, --regex, --ebnf, --lark and --choices");
     ds_cli_signals_end();
     if (o.tokens)
         rc = ds_cli_ids_parse(&ids, o.tokens, &wrong, &err);
@@ -626,10 +724,14 @@ int ds_cmd_generate(int argc, char **argv)
             rc = ds_fail(&err, DS_E_IO, "%s: is a directory", ds_file_label(q, sizeof q, o.input));
     }
     if (rc == DS_OK)
+        rc = read_constraint(&o, &constraint, &err);
+    if (rc == DS_OK)
         rc = ds_cli_gen_open(&g, &o.g, speculate, o.input ? (uint32_t)o.g.parallel : 1, &err);
     g.fetch = o.fetch;
     if (rc == DS_OK)
         rc = ds_cli_ids_check(&ids, ds_model_config(g.model)->vocab_size, &err);
+    if (rc == DS_OK)
+        rc = check_constraint(&o, &g, &err);
     if (rc == DS_OK) {
         j.live = !o.json && !o.input && isatty(1);
         j.bar = o.input && isatty(2);
@@ -642,11 +744,9 @@ int ds_cmd_generate(int argc, char **argv)
             print_figures(&j);
     }
     status = rc == DS_OK ? j.failed > 0 : (rc == DS_E_CANCELED ? stopped_by_signal(&j) : ds_cli_fail("generate", &err));
-    ds_cli_gen_close(&g); /* cancels what is left, which may still point at tasks */
-    for (task *t = j.head, *next; t; t = next) {
-        next = t->next;
-        free_task(t);
-    }
+    cancel_rest(&j);
+    ds_cli_gen_close(&g);
+    free(constraint);
     ds_buf_free(&j.line);
     free(ids.p);
     if (j.in.fd > STDIN_FILENO)

@@ -10,6 +10,7 @@
 #include <ds/tokenizer.h>
 
 #include "base/buf.h"
+#include "constrain/constrain.h"
 #include "cli/model_cli.h"
 
 typedef struct {
@@ -20,6 +21,7 @@ typedef struct {
     double temperature, top_p, min_p, repetition, presence, frequency;
     uint64_t kv_capacity;
     ds_opt_list stop;
+    ds_constrain_what what; /* of answers whose request says nothing; not an option itself */
 } ds_cli_gen_opts;
 
 /* Entries of an option table whose options struct has a ds_cli_gen_opts called g. */

@@ -5,6 +5,8 @@
 
 #include <ds/recipe.h>
 
+#include "role/service.h"
+
 enum { MAX_SAMPLES = 16, MAX_TOP = 20 };
 
 ds_sampling ds_cli_sampling(const ds_cli_gen_opts *o)
@@ -25,6 +27,7 @@ ds_rc ds_cli_request_init(ds_cli_request *q, const ds_cli_gen_opts *o, uint64_t 
         .max_tokens = (uint32_t)o->max_tokens,
         .info = { .n = 1, .min_tokens = (uint32_t)o->min_tokens, .ignore_eos = o->ignore_eos, .sampling = DS_SAMPLING_MISSING },
         .sampling = ds_cli_sampling(o),
+        .what = o->what,
     };
     q->sampling.seed += line;
     q->sampling.seeded = true;
@@ -50,6 +53,7 @@ void ds_cli_request_fini(ds_cli_request *q)
     for (size_t i = 0; i < q->n_images; i++)
         free((void *)q->images[i].embedding);
     free(q->images);
+    ds_constrained_end(q->grammar);
     ds_json_free(q->doc);
     ds_request_destroy(q->chat);
     *q = (ds_cli_request){ 0 };
@@ -330,6 +334,42 @@ static ds_rc token_rules(ds_cli_request *q, ds_cli_gen *g, ds_err *err)
     return q->info.n_bad_words ? ds_bad_words_make(&q->bad, q->info.bad_words, q->info.n_bad_words, g->encoder, err) : DS_OK;
 }
 
+/* What the request asks of its answers; if that is nothing, the options' value stays. */
+static ds_rc want(ds_cli_request *q, ds_err *err)
+{
+    ds_constrain_what what;
+    bool any;
+    ds_rc rc = ds_constrain_want(&what, &any, ds_request_info(q->chat), err);
+
+    if (rc != DS_OK)
+        return ds_err_prefix(err, rc, "%s: ", what.param);
+    if (any)
+        q->what = what;
+    return DS_OK;
+}
+
+/* `structured_outputs` of a line with a raw prompt, by way of the request that it would be over HTTP. */
+static ds_rc get_structured(ds_cli_request *q, const ds_json *v, ds_err *err)
+{
+    ds_recipe_opts opts;
+    ds_api_error refusal;
+    ds_buf b = { 0 };
+    ds_rc rc;
+
+    if (!v)
+        return DS_OK;
+    ds_buf_puts(&b, "{\"model\":\"local\",\"prompt\":\"\",\"structured_outputs\":");
+    ds_json_write(&b, v, DS_JSON_COMPACT);
+    ds_buf_putc(&b, '}');
+    ds_recipe_opts_init(&opts);
+    opts.own_decoder = true;
+    rc = b.oom ? ds_fail(err, DS_E_NOMEM, "out of memory")
+               : ds_request_parse(&q->chat, &(ds_request_parse_args){ .proto = DS_PROTO_COMPLETIONS, .opts = &opts }, b.p, b.len, &refusal,
+                                  err);
+    ds_buf_free(&b);
+    return rc == DS_OK ? want(q, err) : rc;
+}
+
 /* The request as the protocol library reads it; what the client left out keeps the options' value. */
 static ds_rc get_chat(ds_cli_request *q, ds_cli_gen *g, const char *line, size_t n, ds_err *err)
 {
@@ -343,7 +383,7 @@ static ds_rc get_chat(ds_cli_request *q, ds_cli_gen *g, const char *line, size_t
 
     ds_recipe_opts_init(&opts);
     ds_recipe_opts_fit(&opts, g->tokenizer);
-    opts.no_constraints = true;
+    opts.own_decoder = opts.allow_regex = true;
     if (!ds_json_get(ds_json_root(q->doc), "model")) { /* the program has only one */
         size_t brace = (size_t)((const char *)memchr(line, '{', n) - line) + 1;
         ds_buf_puts(&with_model, "{\"model\":\"local\",");
@@ -369,7 +409,9 @@ static ds_rc get_chat(ds_cli_request *q, ds_cli_gen *g, const char *line, size_t
         given.min_tokens = q->info.min_tokens;
     given.ignore_eos = given.ignore_eos || q->info.ignore_eos;
     q->info = given;
-    rc = ds_request_render(q->chat, 0, &runs, &n_runs, err);
+    rc = want(q, err);
+    if (rc == DS_OK)
+        rc = ds_request_render(q->chat, 0, &runs, &n_runs, err);
     if (rc == DS_OK)
         rc = ds_encoder_runs(g->encoder, runs, n_runs, &q->ids, err);
     return rc == DS_OK ? ds_cli_request_images(q, g, err) : rc;
@@ -407,6 +449,8 @@ static ds_rc read_json(ds_cli_request *q, ds_cli_gen *g, const char *line, size_
     if (messages)
         return get_chat(q, g, line, n, err);
     rc = get_common(q, root, ds_model_config(g->model)->vocab_size, err);
+    if (rc == DS_OK)
+        rc = get_structured(q, member(root, "structured_outputs"), err);
     if (rc != DS_OK)
         return rc;
     if (tokens)
@@ -425,19 +469,42 @@ ds_rc ds_cli_request_json(ds_cli_request *q, ds_cli_gen *g, const char *line, si
     return rc == DS_OK ? check(q, err) : rc;
 }
 
+ds_rc ds_cli_request_begin(ds_cli_request *q, ds_cli_gen *g, ds_err *err)
+{
+    ds_constrain *table;
+    ds_rc rc;
+
+    if ((q->what.kind == DS_CONSTRAINT_NONE && !q->what.calls) || q->grammar)
+        return DS_OK;
+    rc = ds_llm_grammars(g->llm, &table, err);
+    if (rc == DS_OK)
+        rc = ds_constrain_begin(&q->grammar, table, NULL, &q->what, q->info.n, err);
+    return rc == DS_E_ARG && q->what.param ? ds_err_prefix(err, rc, "%s: ", q->what.param) : rc;
+}
+
+ds_rc ds_cli_request_failure(const ds_cli_request *q, const ds_event *end, ds_err *err)
+{
+    const char *why = q->grammar && end->end.reason == DS_ENDED_FAILED ? ds_constrained_failure(q->grammar) : NULL;
+
+    return why ? ds_fail(err, DS_E_FORMAT, "%s", why) : ds_cli_gen_failure(end, err);
+}
+
 ds_gen_request ds_cli_request_engine(const ds_cli_request *q, const ds_cli_gen *g, ds_gen_room *room)
 {
-    return ds_gen_request_of(&q->info,
-                             &(ds_gen_beside){ .ids = q->ids.p,
-                                               .n_ids = q->ids.n,
-                                               .max_tokens = q->max_tokens,
-                                               .sampling = q->sampling,
-                                               .stop_ids = g->stop_ids,
-                                               .n_stop_ids = g->n_stop_ids,
-                                               .bad = q->bad.list,
-                                               .n_bad = q->bad.n,
-                                               .stop_strings = true,
-                                               .images = q->images,
-                                               .n_images = q->n_images },
-                             room);
+    ds_gen_request r = ds_gen_request_of(&q->info,
+                                         &(ds_gen_beside){ .ids = q->ids.p,
+                                                           .n_ids = q->ids.n,
+                                                           .max_tokens = q->max_tokens,
+                                                           .sampling = q->sampling,
+                                                           .stop_ids = g->stop_ids,
+                                                           .n_stop_ids = g->n_stop_ids,
+                                                           .bad = q->bad.list,
+                                                           .n_bad = q->bad.n,
+                                                           .stop_strings = true,
+                                                           .images = q->images,
+                                                           .n_images = q->n_images },
+                                         room);
+
+    r.grammar = q->grammar ? ds_constrained_grammar(q->grammar) : NULL;
+    return r;
 }

@@ -6,6 +6,7 @@
 
 #include "base/json.h"
 #include "cli/gen.h"
+#include "constrain/constrain.h"
 #include "recipe/bad_words.h"
 
 typedef struct {
@@ -20,10 +21,12 @@ typedef struct {
     ds_bad_words bad;
     ds_gen_image *images; /* with embeddings of their own */
     size_t n_images;
+    ds_constrain_what what;  /* the answers must be; kind NONE without calls: anything */
+    ds_constrained *grammar; /* ds_cli_request_begin's */
 
     /* what the strings above point into */
     ds_json_doc *doc;
-    ds_request *chat;
+    ds_request *chat; /* the line, or the completions request that its `structured_outputs` belongs to */
 } ds_cli_request;
 
 /* The options as a request without prompt; `line` moves the seed. */
@@ -36,7 +39,11 @@ ds_rc ds_cli_request_json(ds_cli_request *q, ds_cli_gen *g, const char *line, si
 /* Gets the pictures of q->chat, widens their placeholders in q->ids and embeds them. What can't be shown is
  * DS_E_FORMAT. */
 ds_rc ds_cli_request_images(ds_cli_request *q, ds_cli_gen *g, ds_err *err);
-/* The same for the engine; borrowed like everything else. */
+/* The grammar of its answers, if they have one. DS_E_ARG: refused; DS_E_AGAIN: when others are done. */
+ds_rc ds_cli_request_begin(ds_cli_request *q, ds_cli_gen *g, ds_err *err);
+/* Why an end with DS_ENDED_FAILED or DS_ENDED_LOST is one, into err. */
+ds_rc ds_cli_request_failure(const ds_cli_request *q, const ds_event *end, ds_err *err);
+/* The same for the engine, after begin; borrowed like everything else. */
 ds_gen_request ds_cli_request_engine(const ds_cli_request *q, const ds_cli_gen *g, ds_gen_room *room);
 enum { DS_CLI_MAX_STOPS = 16, DS_CLI_MAX_STOP_BYTES = 256 };
 void ds_cli_request_fini(ds_cli_request *q); /* zero-initialised is fine */

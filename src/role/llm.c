@@ -1,12 +1,18 @@
 #include <ds/llm.h>
+#include <ds/recipe.h>
 
+#include <pthread.h>
 #include <stdlib.h>
 
+#include "constrain/constrain.h"
 #include "kern/device.h"
 #include "role/service.h"
 
 struct ds_llm {
     ds_service *s;
+    /* [mu] */
+    pthread_mutex_t mu;
+    ds_constrain *grammars; /* NULL: nobody wanted one yet */
 };
 
 ds_rc ds_llm_open(ds_llm **out, const char *dir, const ds_llm_opts *opts, ds_err *err)
@@ -34,13 +40,19 @@ ds_rc ds_llm_open(ds_llm **out, const char *dir, const ds_llm_opts *opts, ds_err
     *out = rc == DS_OK ? l : NULL;
     if (rc != DS_OK)
         free(l);
+    else
+        pthread_mutex_init(&l->mu, NULL);
     return rc;
 }
 
 void ds_llm_close(ds_llm *l)
 {
-    if (l)
-        ds_service_close(l->s);
+    if (!l)
+        return;
+    ds_service_stop(l->s);
+    ds_constrain_destroy(l->grammars);
+    ds_service_close(l->s);
+    pthread_mutex_destroy(&l->mu);
     free(l);
 }
 
@@ -111,6 +123,63 @@ ds_rc ds_llm_embed(ds_llm *l, const ds_picture *p, float *out, ds_err *err)
     rc = ds_service_picture(l->s, patches, p->n_h, p->n_w, out, err);
     free(patches);
     return rc;
+}
+
+ds_rc ds_llm_grammars(ds_llm *l, ds_constrain **out, ds_err *err)
+{
+    size_t n_stop_ids;
+    const ds_token *stop_ids = ds_llm_stop_ids(l, &n_stop_ids);
+    ds_rc rc = DS_OK;
+
+    pthread_mutex_lock(&l->mu);
+    if (!l->grammars)
+        rc = ds_constrain_create(&l->grammars, ds_llm_tokenizer(l), stop_ids, n_stop_ids, NULL, err);
+    *out = l->grammars;
+    pthread_mutex_unlock(&l->mu);
+    return rc;
+}
+
+ds_rc ds_llm_constrain(ds_llm *l, ds_proto proto, const char *body, size_t n_body, uint32_t samples, ds_llm_constraint **out, ds_err *err)
+{
+    ds_recipe_opts o;
+    ds_constrain *table;
+    ds_constrain_what what;
+    ds_request *r;
+    ds_api_error why;
+    bool any = false;
+    ds_rc rc;
+
+    *out = NULL;
+    ds_recipe_opts_init(&o);
+    ds_recipe_opts_fit(&o, ds_llm_tokenizer(l));
+    o.own_decoder = o.allow_regex = true;
+    rc = ds_request_parse(&r, &(ds_request_parse_args){ .proto = proto, .opts = &o }, body, n_body, &why, err);
+    if (rc != DS_OK)
+        return rc;
+    rc = ds_constrain_want(&what, &any, ds_request_info(r), err);
+    if (rc == DS_OK && any)
+        rc = ds_llm_grammars(l, &table, err);
+    if (rc == DS_OK && any)
+        rc = ds_constrain_begin(out, table, NULL, &what, samples, err);
+    if (rc == DS_E_ARG)
+        ds_err_prefix(err, rc, "%s: ", what.param);
+    ds_request_destroy(r);
+    return rc;
+}
+
+const ds_gen_grammar *ds_llm_constraint_grammar(const ds_llm_constraint *c)
+{
+    return ds_constrained_grammar(c);
+}
+
+const char *ds_llm_constraint_failure(ds_llm_constraint *c)
+{
+    return ds_constrained_failure(c);
+}
+
+void ds_llm_constraint_end(ds_llm_constraint *c)
+{
+    ds_constrained_end(c);
 }
 
 const size_t *ds_llm_abi(size_t *n)

@@ -14,6 +14,7 @@
 
 #include <ds/llm.h>
 
+#include "constrain/constrain.h"
 #include "role/parts.h"
 
 typedef struct ds_service ds_service;
@@ -74,6 +75,8 @@ void ds_service_close(ds_service *s); /* stops it if need be; NULL is fine */
 
 /* What a ds_llm is made of. */
 ds_service *ds_llm_service(const ds_llm *l);
+/* Its compiled grammars, made when they are wanted first; valid until close. DS_E_NOMEM. Any thread. */
+ds_rc ds_llm_grammars(ds_llm *l, ds_constrain **out, ds_err *err);
 
 /* Valid until close. */
 const ds_model *ds_service_model(const ds_service *s); /* NULL: a stub */

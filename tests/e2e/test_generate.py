@@ -1,6 +1,7 @@
 """deepserve generate and chat: result lines, options against lines, refusals, stop strings, signals; greedy ids are the argmax of logits."""
 import base64
 import json
+import re
 import shutil
 import signal
 import struct
@@ -269,6 +270,48 @@ def test_token_rules(deepserve, model, tmp_path):
     assert cut["ids"] == whole["ids"] and cut["usage"]["prompt_tokens"] == 3
     for wrong in (dict(allowed_token_ids=[]), dict(stop_token_ids=[1 << 20]), dict(bad_words="a"), dict(bad_words=[""]), dict(truncate_prompt_tokens=0)):
         assert next(iter(wrong)) in run(True, **wrong)["error"]["message"]
+
+
+def test_constraints(deepserve, tmp_path, root):
+    """Options for all lines, a line's own before them; what is refused is said for its line, or before any is read."""
+    demo = ("generate", "--model", root / "models/demo", "--max-tokens", 200)
+    schema, rules = tmp_path / "schema.json", tmp_path / "rules"
+    schema.write_text('{"type":"object","properties":{"n":{"type":"integer"},"c":{"enum":["x","y"]}},"required":["n","c"],"additionalProperties":false}')
+    rules.write_text('root ::= "<" [a-z]{2} ">"')
+    for option, value, pattern in (("--regex", "[0-9]{4}", r"\d{4}"), ("--ebnf", rules, "<[a-z]{2}>"), ("--json-schema", schema, r'\{\s*"n"\s*:\s*-?\d+\s*,\s*"c"\s*:\s*"[xy]"\s*\}')):
+        r = deepserve(*demo, "--prompt", "Now: ", option, value, "--json", "--seed", 2)
+        assert r.returncode == 0, r.stderr
+        line = json.loads(r.stdout)
+        assert line["finish_reason"] == "length" or re.fullmatch(pattern, line["text"]), line
+    rules.write_text('start: "ab" | "cd"')
+    schema.write_text('["red", "green"]')
+    assert deepserve(*demo, "--prompt", "x", "--lark", rules).stdout.strip() in (b"ab", b"cd")
+    assert deepserve(*demo, "--prompt", "x", "--choices", schema).stdout.strip() in (b"red", b"green")
+    lines = tmp_path / "lines.jsonl"
+    lines.write_text("\n".join(json.dumps(x) for x in [
+        {"prompt": "x"}, {"prompt": "x", "structured_outputs": {"choice": ["one", "two"]}, "n": 2}, {"prompt": "x", "structured_outputs": {"regex": "(?=a)"}}, {"tokens": [0, 5], "structured_outputs": {}},
+        {"messages": [{"role": "user", "content": "x"}], "thinking": {"type": "disabled"}, "guided_choice": ["three", "four"]},
+        {"messages": [{"role": "user", "content": "x"}], "guided_choice": ["three"], "guided_regex": "a"}]) + "\n")
+    r = deepserve(*demo, "--input", lines, "--regex", "[0-9]{4}")
+    assert r.returncode == 1
+    got = [json.loads(x) for x in r.stdout.decode().splitlines()]
+    assert got[0]["text"].isdigit() and {g["text"] for g in got[1:3]} <= {"one", "two"} and got[4]["text"].isdigit() and got[5]["text"] in ("three", "four")
+    assert "structured_outputs.regex" in got[3]["error"]["message"] and "look-ahead" in got[3]["error"]["message"] and "already" in got[6]["error"]["message"]
+    for args, says in ((("--regex", "("), b"no end"), (("--ebnf", tmp_path / "none"), b"none")):
+        r = deepserve(*demo, "--prompt", "x", *args)
+        assert r.returncode == 1 and not r.stdout and says in r.stderr, r
+    assert deepserve(*demo, "--prompt", "x", "--regex", "a", "--ebnf", rules).returncode == 2
+
+
+def test_interrupted_with_constraints(program, root, tmp_path):
+    """What is in the engine when a signal comes is ended before its grammar is given back."""
+    lines = tmp_path / "lines.jsonl"
+    lines.write_text((json.dumps({"prompt": "x", "max_tokens": 4000, "structured_outputs": {"regex": "a*"}}) + "\n") * 40)
+    p = subprocess.Popen([program, "generate", "--model", str(root / "models/demo"), "--input", str(lines), "--ignore-eos"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    time.sleep(1.5)
+    p.send_signal(signal.SIGTERM)
+    out, err = p.communicate(timeout=60)
+    assert p.returncode == 143, (out, err)
 
 
 def test_wrong_use(deepserve, model, tmp_path):

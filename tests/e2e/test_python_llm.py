@@ -120,6 +120,30 @@ def test_token_rules(ds, llm):
             ids(**wrong)
 
 
+def test_structured_outputs(ds, llm, deepserve, tmp_path):
+    schema = {"type": "object", "properties": {"a": {"type": "integer", "minimum": 0, "maximum": 99}, "b": {"enum": ["x", "y"]}}, "required": ["a", "b"], "additionalProperties": False}
+    forms = [{"regex": "[a-c]{2,4}"}, {"choice": ["red", "green"]}, {"json": schema}, {"json": json.dumps(schema)}, {"grammar": 'root ::= "a" root | "b"'}, {"grammar": 'start: "a"~2..3'}]
+    how = [dict(max_tokens=60, seed=i, structured_outputs=f) for i, f in enumerate(forms)]
+    want = generated(deepserve, [dict(h, prompt="q") for h in how], tmp_path)
+    got = llm.generate(["q"] * len(how), [ds.SamplingParams(**h) for h in how])
+    assert [o.outputs[0].token_ids for o in got] == [w["ids"] for w in want] and [o.outputs[0].text for o in got] == [w["text"] for w in want]
+    texts = [o.outputs[0].text for o in got]
+    assert set(texts[0]) <= set("abc") and texts[1] in ("red", "green") and texts[5] in ("aa", "aaa")
+    samples = llm.generate("q", ds.SamplingParams(n=3, seed=1, max_tokens=60, structured_outputs=ds.StructuredOutputsParams(regex="[0-9]{3}")))[0].outputs
+    assert all(len(o.text) == 3 and o.text.isdigit() for o in samples)
+    one = llm.chat([{"role": "user", "content": "q"}], ds.SamplingParams(max_tokens=60), structured_outputs={"choice": ["yes", "no"]})[0].outputs[0]
+    assert one.text in ("yes", "no")
+    for wrong, says in (({"regex": "(?=a)"}, "look-ahead"), ({"regex": "a", "choice": ["b"]}, "already"), ({"frob": 1}, "needs one of"), ("a", "expected StructuredOutputsParams")):
+        with pytest.raises(ds.Error, match=says):
+            llm.generate("q", ds.SamplingParams(structured_outputs=wrong))
+
+
+def test_closed_with_a_constraint_in_work(ds):
+    with ds.LLM(MODEL, threads=1) as opened:
+        with pytest.raises(ds.Error):  # the second one; the first is in the engine then
+            opened.generate(["a", [10**6]], ds.SamplingParams(max_tokens=500, structured_outputs={"regex": "a*"}))
+
+
 def test_chat(ds, llm, deepserve, tmp_path):
     messages = [{"role": "user", "content": "Hi"}]
     want = generated(deepserve, [{"messages": messages, "max_tokens": 6, "seed": 4}], tmp_path)[0]
