@@ -131,6 +131,7 @@ void ds_kvstore_touch(ds_kvstore *s, const ds_key *keys, uint32_t n);
 
 typedef struct {
     uint64_t blocks, max_blocks, bytes, capacity; /* capacity 0: no bound */
+    uint64_t restored; /* blocks that were known at once when it was opened: from the checkpoint of a clean stop */
     uint64_t segments, devices, bad_devices, k, m;
     uint64_t hits, misses[DS_KVSTORE_CAUSES];     /* blocks fetched, and not fetched by cause */
     uint64_t matches, matched, asked;             /* calls; blocks found; blocks asked for */

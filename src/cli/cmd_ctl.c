@@ -66,6 +66,7 @@ static ds_rc stat(ds_kvstore *s, bool json, ds_buf *out, ds_err *err)
         ROW(max_blocks),
         ROW(bytes),
         ROW(capacity),
+        ROW(restored),
         ROW(segments),
         ROW(devices),
         ROW(bad_devices),

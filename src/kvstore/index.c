@@ -509,3 +509,108 @@ void ds_index_touch_chain(ds_index *x, uint32_t r, uint64_t now)
     for (; r != DS_NONE && atomic_load_explicit(&x->used[r], memory_order_relaxed) < now; r = x->link[r].parent)
         ds_index_touch(x, r, now);
 }
+
+/* ---- for a checkpoint ---- */
+
+uint32_t ds_index_extents_end(const ds_index *x)
+{
+    return x->fresh_extent;
+}
+
+ds_index_place ds_index_place_at(const ds_index *x, uint32_t e)
+{
+    const uint64_t *p = x->ix.extent + (size_t)e * DS_IX_EXTENT_WORDS;
+
+    if (x->alive[e] == 0)
+        return (ds_index_place){ 0 };
+    return (ds_index_place){ p[0], p[1] & ~(uint64_t)OF_BITS, (uint32_t)(p[1] & OF_BITS) };
+}
+
+bool ds_index_row_at(const ds_index *x, uint32_t r, ds_index_row *out)
+{
+    ds_index_info b;
+
+    if (!ds_index_at(x, r, &b))
+        return false;
+    *out = (ds_index_row){ .key = b.key,
+                           .used = b.used,
+                           .crc = b.hit.place.crc,
+                           .extent = extent_of(x, r),
+                           .parent = b.parent,
+                           .what = b.hit.what,
+                           .depth = b.depth,
+                           .tenant = b.tenant };
+    return true;
+}
+
+bool ds_index_load_place(ds_index *x, const ds_index_place *at)
+{
+    uint32_t e = x->fresh_extent;
+
+    if (e == x->ix.max_blocks || at->offset & OF_BITS || at->of > DS_SEG_EXTENT_BLOCKS)
+        return false;
+    ds_ix_place(&x->ix, e, at->segment, at->offset | at->of, store);
+    x->fresh_extent++;
+    return true;
+}
+
+static bool can_be(const ds_index *x, const ds_index_row *row)
+{
+    const uint32_t bits = DS_INDEX_AT | DS_INDEX_APPROX | 255u << DS_INDEX_LAYOUT_SHIFT | 7u << DS_INDEX_KLASS_SHIFT;
+    uint64_t of;
+
+    if (row->extent >= x->fresh_extent || row->what & ~bits || (row->depth == 0) != (row->parent == DS_NONE))
+        return false;
+    of = x->ix.extent[(size_t)row->extent * DS_IX_EXTENT_WORDS + 1] & OF_BITS;
+    return (row->what & DS_INDEX_AT) < of && x->alive[row->extent] < of;
+}
+
+bool ds_index_load_rows(ds_index *x, const ds_index_row *rows, uint32_t n)
+{
+    uint64_t w[4];
+
+    if (n > x->ix.max_blocks - x->fresh_record)
+        return false;
+    for (uint32_t i = 0; i < n; i++) { /* all their misses at once */
+        words_of(w, &rows[i].key);
+        __builtin_prefetch(x->ix.bucket + (size_t)ds_ix_home(&x->ix, w) * DS_IX_BUCKET_WORDS, 1);
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        const ds_index_row *row = &rows[i];
+        uint32_t r = x->fresh_record++;
+        if (row->extent == DS_NONE) {
+            x->link[r].next = x->free_record;
+            x->free_record = r;
+            continue;
+        }
+        words_of(w, &row->key);
+        if (!can_be(x, row) || !ds_ix_publish(&x->ix, r, w, row->what, row->crc, row->extent, load, store))
+            return false;
+        x->alive[row->extent]++;
+        x->link[r] = (links){ row->parent, DS_NONE, DS_NONE, DS_NONE, row->depth, row->tenant };
+        atomic_store_explicit(&x->used[r], row->used, memory_order_relaxed);
+        x->blocks++;
+    }
+    return true;
+}
+
+static bool is_free(const ds_index *x, uint32_t r)
+{
+    return x->ix.record[(size_t)r * DS_IX_RECORD_WORDS + 4] == 0; /* loaded ones have been written once, or never */
+}
+
+bool ds_index_load_end(ds_index *x)
+{
+    for (uint32_t r = 0; r < x->fresh_record; r++) {
+        uint32_t parent = x->link[r].parent;
+        if (is_free(x, r) || parent == DS_NONE)
+            continue;
+        x->link[r].parent = DS_NONE;
+        if (parent >= x->fresh_record || is_free(x, parent) || !ds_index_link(x, r, parent))
+            return false;
+    }
+    for (uint32_t e = 0; e < x->fresh_extent; e++)
+        if (x->alive[e] == 0)
+            x->free_extent[x->n_free_extent++] = e;
+    return true;
+}

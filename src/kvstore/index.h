@@ -81,6 +81,28 @@ typedef struct {
 bool ds_index_at(const ds_index *ix, uint32_t record, ds_index_info *out);
 uint32_t ds_index_end(const ds_index *ix); /* records from here on were never used */
 
+/* ---- for a checkpoint ---- */
+
+/* A record as it stands, by numbers. */
+typedef struct {
+    ds_key key;
+    uint64_t used;
+    uint32_t crc, extent, parent, what, depth, tenant; /* extent DS_NONE: the record is free; parent DS_NONE: it begins a chain */
+} ds_index_row;
+typedef struct {
+    uint64_t segment, offset;
+    uint32_t of; /* 0: the extent is free */
+} ds_index_place;
+uint32_t ds_index_extents_end(const ds_index *ix);
+ds_index_place ds_index_place_at(const ds_index *ix, uint32_t extent);
+bool ds_index_row_at(const ds_index *ix, uint32_t record, ds_index_row *out); /* false: it is free */
+
+/* Fill an index that has nothing and that nobody reads yet: all extents in order, all records in order, and the end.
+ * False: that can't be, or there is no room; then it is good for destroy only. */
+bool ds_index_load_place(ds_index *ix, const ds_index_place *at);
+bool ds_index_load_rows(ds_index *ix, const ds_index_row *rows, uint32_t n);
+bool ds_index_load_end(ds_index *ix);
+
 /* Notes a use at time `now`; never goes back. Any thread of the owner. */
 void ds_index_touch(ds_index *ix, uint32_t record, uint64_t now);
 /* The same for a block and all in front of it. */

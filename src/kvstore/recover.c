@@ -230,7 +230,7 @@ static void forget_files(const ds_volume *v, uint64_t segment)
             v->files->ops->remove(v->files, d, segment);
 }
 
-static ds_rc recover_segment(recovery *r, uint64_t segment, ds_volume_found_fn *found, void *ctx, ds_err *err)
+static ds_rc recover_segment(recovery *r, uint64_t segment, const ds_volume_opts *o, ds_err *err)
 {
     ds_volume *v = r->v;
     uint32_t files = open_files(r, segment);
@@ -239,14 +239,16 @@ static ds_rc recover_segment(recovery *r, uint64_t segment, ds_volume_found_fn *
 
     if (files < v->k) /* what is left of it can't be read: it counts towards the capacity until somebody removes it */
         return DS_E_FORMAT;
+    if (o->known && o->known(o->ctx, &r->s->h))
+        return DS_OK;
     for (uint32_t d = 0; d < v->n && !sealed && rc == DS_OK; d++)
         if (r->s->fd[d] >= 0) {
-            rc = read_footer(r, d, found, ctx, err);
+            rc = read_footer(r, d, o->found, o->ctx, err);
             sealed = rc == DS_OK;
             rc = rc == DS_E_FORMAT ? DS_OK : rc;
         }
     if (rc == DS_OK && !sealed)
-        rc = scan_extents(r, found, ctx, err);
+        rc = scan_extents(r, o->found, o->ctx, err);
     if (rc != DS_OK || v->read_only)
         return rc;
     if (r->s->n_items == 0) {
@@ -258,7 +260,7 @@ static ds_rc recover_segment(recovery *r, uint64_t segment, ds_volume_found_fn *
     return DS_OK;
 }
 
-ds_rc ds_vol_recover(ds_volume *v, ds_volume_found_fn *found, void *ctx, ds_err *err)
+ds_rc ds_vol_recover(ds_volume *v, const ds_volume_opts *o, ds_err *err)
 {
     recovery r = { .v = v };
     numbers l = { 0 };
@@ -273,7 +275,7 @@ ds_rc ds_vol_recover(ds_volume *v, ds_volume_found_fn *found, void *ctx, ds_err 
             rc = ds_fail(err, DS_E_NOMEM, "out of memory");
             break;
         }
-        rc = recover_segment(&r, l.id[i], found, ctx, err);
+        rc = recover_segment(&r, l.id[i], o, err);
         v->bytes += r.s->file_bytes;
         if (rc == DS_OK && !ds_vol_insert(v, r.s))
             rc = ds_fail(err, DS_E_NOMEM, "out of memory");

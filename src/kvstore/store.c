@@ -67,106 +67,6 @@ uint32_t ds_kvs_layout_of(ds_kvs *st, const uint8_t id[32], uint32_t block_bytes
     return i < DS_KVS_LAYOUTS ? i : DS_NONE;
 }
 
-/* ---- what is there when it is opened ---- */
-
-typedef struct {
-    ds_key key, parent;
-} orphan;
-
-/* Blocks of one extent, until the next begins. */
-typedef struct {
-    ds_kvs *st;
-    ds_index_extent x;
-    ds_key keys[DS_SEG_EXTENT_BLOCKS], parent;
-    uint32_t crc[DS_SEG_EXTENT_BLOCKS];
-    orphan *orphans; /* extents whose parents may still come */
-    size_t n_orphans, cap_orphans;
-    uint64_t now;
-    ds_rc rc;
-} rebuild;
-
-static void enter_extent(rebuild *b)
-{
-    ds_kvs *st = b->st;
-    ds_index_hit hit;
-    ds_index_info front;
-
-    if (b->x.n == 0 || b->rc != DS_OK)
-        return;
-    b->x.keys = b->keys;
-    b->x.crc = b->crc;
-    b->x.parent = DS_NONE;
-    if (b->x.depth && ds_index_find(st->ix, &b->parent, &hit) && ds_index_at(st->ix, hit.record, &front) && front.depth + 1 == b->x.depth)
-        b->x.parent = hit.record;
-    if (ds_index_insert(st->ix, &b->x, NULL, NULL) != DS_OK) { /* full: what is left stays on the devices, unknown, until it is collected */
-        b->x.n = 0;
-        return;
-    }
-    if (b->x.depth && b->x.parent == DS_NONE && ds_index_find(st->ix, &b->keys[0], &hit)) {
-        if (b->n_orphans == b->cap_orphans) {
-            size_t cap = b->cap_orphans ? 2 * b->cap_orphans : 1024;
-            orphan *p = realloc(b->orphans, cap * sizeof *p);
-            if (!p) {
-                b->rc = DS_E_NOMEM;
-                return;
-            }
-            b->orphans = p;
-            b->cap_orphans = cap;
-        }
-        b->orphans[b->n_orphans++] = (orphan){ .key = b->keys[0], .parent = b->parent };
-    }
-    b->x.n = 0;
-}
-
-static void found_block(void *ctx, const ds_seg_header *h, const ds_seg_item *item)
-{
-    rebuild *b = ctx;
-    ds_index_extent *x = &b->x;
-    uint32_t layout;
-
-    if (x->n && (x->segment != h->segment || x->offset != item->offset || x->at + x->n != item->at ||
-                 !ds_key_equal(&b->keys[x->n - 1], &item->parent)))
-        enter_extent(b);
-    if (h->expires_s <= b->now) /* it counts no more; the first tidying removes it */
-        return;
-    if (x->n == 0) {
-        layout = ds_kvs_layout_of(b->st, h->layout, h->block_bytes);
-        if (layout == DS_NONE)
-            return;
-        *x = (ds_index_extent){ .segment = h->segment,
-                                .offset = item->offset,
-                                .of = item->of,
-                                .at = item->at,
-                                .layout = layout,
-                                .klass = h->klass < DS_KVSTORE_CLASSES ? h->klass : DS_KVSTORE_CHAT,
-                                .depth = item->depth,
-                                .tenant = item->tenant,
-                                .used = h->begun_s < UINT32_MAX ? h->begun_s * 1000000 : 0 };
-        b->parent = item->parent;
-    }
-    b->keys[x->n] = item->key;
-    b->crc[x->n] = item->crc;
-    x->approx |= (uint64_t)(item->flags & DS_SEG_APPROX) << x->n;
-    x->n++;
-}
-
-/* Links what came before its parent; what has none goes, with all that stands behind it. */
-static void link_orphans(rebuild *b)
-{
-    ds_index *ix = b->st->ix;
-    ds_index_hit hit, parent;
-    ds_index_info info;
-
-    for (size_t i = 0; i < b->n_orphans; i++) {
-        const orphan *o = &b->orphans[i];
-        if (!ds_index_find(ix, &o->key, &hit) || !ds_index_at(ix, hit.record, &info) || info.parent != DS_NONE)
-            continue;
-        if (!ds_index_find(ix, &o->parent, &parent) || !ds_index_link(ix, hit.record, parent.record))
-            ds_index_remove(ix, hit.record, NULL, NULL);
-    }
-    free(b->orphans);
-}
-
 /* ---- the writer ---- */
 
 void ds_kvs_run(ds_kvs *st, void (*run)(ds_kvs *st, void *arg), void *arg)
@@ -278,6 +178,7 @@ static void close_store(ds_kvstore *s)
             pthread_join(st->reader[i], NULL);
         pthread_join(st->writer, NULL);
         pthread_join(st->clock, NULL);
+        ds_kvs_write_checkpoint(st);
     }
     ds_volume_reader_destroy(st->own);
     ds_volume_close(st->v);
@@ -289,6 +190,9 @@ static void close_store(ds_kvstore *s)
     pthread_cond_destroy(&st->job_done);
     pthread_mutex_destroy(&st->mu);
     pthread_rwlock_destroy(&st->book);
+    for (uint32_t i = 0; st->dir && i < st->n_devices; i++)
+        free(st->dir[i]);
+    free(st->dir);
     free(st->reader);
     free(st->fetch);
     free(st);
@@ -509,7 +413,6 @@ ds_rc ds_kvstore_open(ds_kvstore **out, const ds_kvstore_opts *o, ds_err *err)
     static const uint64_t ttl_s[DS_KVSTORE_CLASSES] = { 3 * 24 * 3600, 7 * 24 * 3600 };
     uint32_t block_bytes = 0;
     uint8_t id[32];
-    rebuild b = { .now = (uint64_t)ds_wall_s() };
     ds_kvs *st;
     ds_rc rc = check_options(o, err);
 
@@ -537,25 +440,9 @@ ds_rc ds_kvstore_open(ds_kvstore **out, const ds_kvstore_opts *o, ds_err *err)
     st->fetch = calloc(st->max_fetches, sizeof *st->fetch);
     st->reader = calloc(o->readers ? o->readers : DEFAULT_READERS, sizeof *st->reader);
     rc = st->fetch && st->reader ? ds_index_create(&st->ix, index_for(o, block_bytes), err) : ds_fail(err, DS_E_NOMEM, "out of memory");
-    b.st = st;
     st->segment_bytes = segment_bytes_for(o);
     if (rc == DS_OK)
-        rc = ds_volume_open(&st->v,
-                            &(ds_volume_opts){ .dirs = o->dirs,
-                                               .n_dirs = o->n_dirs,
-                                               .k = o->k,
-                                               .m = o->m,
-                                               .segment_bytes = st->segment_bytes,
-                                               .capacity_bytes = o->capacity_bytes,
-                                               .read_only = o->read_only,
-                                               .found = found_block,
-                                               .ctx = &b },
-                            err);
-    if (rc == DS_OK) {
-        enter_extent(&b);
-        rc = b.rc == DS_OK ? rc : ds_fail(err, b.rc, "out of memory");
-    }
-    link_orphans(&b);
+        rc = ds_kvs_restart(st, o, err);
     if (rc == DS_OK)
         rc = start_threads(st, o->readers ? o->readers : DEFAULT_READERS, err);
     if (rc != DS_OK) {

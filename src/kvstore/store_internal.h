@@ -69,6 +69,7 @@ typedef struct ds_kvs {
     ds_volume *v;
     ds_index *ix;
     uint32_t n_devices;
+    char **dir; /* [n_devices] where a checkpoint may be */
     uint64_t capacity, segment_bytes, ttl_s[DS_KVSTORE_CLASSES];
     uint32_t user_layout, max_fetches, max_saves, n_readers;
     bool read_only, has_threads;
@@ -110,6 +111,11 @@ uint64_t ds_kvs_wall_s(ds_kvs *st);
 uint64_t ds_kvs_use_us(ds_kvs *st);
 /* Has the writer do something and waits for it. */
 void ds_kvs_run(ds_kvs *st, void (*run)(ds_kvs *st, void *arg), void *arg);
+
+/* restart.c. Opens the volume, and enters what it has into the index. */
+ds_rc ds_kvs_restart(ds_kvs *st, const ds_kvstore_opts *o, ds_err *err);
+/* Seals the volume, and writes down what is in it where there is room. The threads have ended. */
+void ds_kvs_write_checkpoint(ds_kvs *st);
 
 /* fetch.c */
 ds_rc ds_kvs_fetch_begin(ds_kvs *st, uint32_t layout, const ds_kvstore_fetch_req *r, uint64_t *ticket, ds_err *err);

@@ -182,7 +182,7 @@ ds_rc ds_volume_open(ds_volume **out, const ds_volume_opts *o, ds_err *err)
     for (; rc == DS_OK && made < o->n_dirs; made += rc == DS_OK)
         rc = open_device(v, made, device[made], fresh, err);
     if (rc == DS_OK)
-        rc = ds_vol_recover(v, o->found, o->ctx, err);
+        rc = ds_vol_recover(v, o, err);
     if (rc != DS_OK) {
         for (uint32_t i = 0; fresh && i < made; i++) /* no half of a new store stays behind */
             v->files->ops->detach(v->files, device[i]);
@@ -222,6 +222,7 @@ void ds_volume_stat(ds_volume *v, ds_volume_stats *out)
                               .bytes = v->bytes,
                               .extents = v->extents,
                               .blocks = v->blocks };
+    memcpy(out->store, v->store, sizeof out->store);
     pthread_rwlock_unlock(&v->mu);
 }
 

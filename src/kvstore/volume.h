@@ -34,6 +34,9 @@ typedef struct {
     uint64_t segment_bytes;  /* of a file at most, before its footer; 0 = 256 MiB */
     uint64_t capacity_bytes; /* of all files together, never exceeded; 0 = no bound */
     bool read_only;          /* look only: nothing is created, sealed or locked for writing */
+    /* Whether the caller knows all blocks of this segment: open calls it in the order of segments, once it has locked
+     * the store, and then doesn't look for them. NULL: it doesn't. */
+    bool (*known)(void *ctx, const ds_seg_header *segment);
     ds_volume_found_fn *found;
     void *ctx;
 } ds_volume_opts;
@@ -54,6 +57,7 @@ typedef struct {
     bool direct;                          /* reads go around the page cache */
     uint64_t bytes;                       /* of all files */
     uint64_t extents, blocks;             /* appended since open */
+    uint8_t store[16];
 } ds_volume_stats;
 void ds_volume_stat(ds_volume *v, ds_volume_stats *out);
 

@@ -69,6 +69,6 @@ bool ds_vol_insert(ds_volume *v, ds_vol_segment *s);
 void ds_vol_seal(ds_volume *v, ds_vol_segment *s);
 
 /* recover.c. Reads all segments into the table. [writer, no reader yet] */
-ds_rc ds_vol_recover(ds_volume *v, ds_volume_found_fn *found, void *ctx, ds_err *err);
+ds_rc ds_vol_recover(ds_volume *v, const ds_volume_opts *o, ds_err *err);
 
 #endif

@@ -210,7 +210,7 @@ static void *look(void *arg)
     sharing *s = arg;
     unsigned long found = 0;
 
-    for (uint64_t i = 0; !atomic_load(&s->stop); i++) {
+    for (uint64_t i = 0; i == 0 || !atomic_load(&s->stop); i++) { /* on a busy machine it may begin when all is over */
         uint32_t c = (uint32_t)(i % CHAINS), d = (uint32_t)(ds_rng_u64(5, i, 0) % LENGTH);
         ds_key k = key_of(c, d);
         ds_index_hit h;

@@ -341,6 +341,103 @@ static void verified_and_repaired(void **state)
     rig_fini(&r);
 }
 
+/* ---- restarts by the checkpoint ---- */
+
+static bool whole_file(const char *path, uint8_t **bytes, size_t *n, bool write_it)
+{
+    FILE *f = fopen(path, write_it ? "wb" : "rb");
+    bool ok = f != NULL;
+
+    if (ok && !write_it) {
+        fseek(f, 0, SEEK_END);
+        *n = (size_t)ftell(f);
+        rewind(f);
+        *bytes = malloc(*n);
+    }
+    ok = ok && (write_it ? fwrite(*bytes, 1, *n, f) : fread(*bytes, 1, *n, f)) == *n;
+    if (f)
+        fclose(f);
+    return ok;
+}
+
+/* Opens and looks: all of these chains of ten blocks, and no others, however it came to know them. */
+static uint64_t open_and_look(const rig *r, uint32_t chains)
+{
+    ds_kvstore_stats st;
+    ds_kvstore *s;
+    ds_err err;
+
+    assert_ok(ds_kvstore_open(&s, &r->o, &err));
+    ds_kvstore_stat(s, &st, NULL);
+    assert_int_equal(st.blocks, 10 * (uint64_t)__builtin_popcount(chains));
+    for (uint32_t c = 0; c < 8; c++)
+        assert_int_equal(rig_fetch(s, c, 0, 10, 0).n, chains >> c & 1 ? 10 : 0);
+    ds_kvstore_close(s);
+    return st.restored;
+}
+
+static void change(const rig *r, uint32_t chain, const char *forget)
+{
+    ds_kvstore *s;
+    uint64_t n;
+    ds_err err;
+
+    assert_ok(ds_kvstore_open(&s, &r->o, &err));
+    if (forget)
+        assert_ok(ds_kvstore_forget(s, forget, &n, &err));
+    else
+        assert_int_equal(rig_save(s, (rig_blocks){ chain, 0, 10, 9, DS_KVSTORE_AGENT, chain % 2 ? "odd" : NULL, false }), DS_KVSTORE_SAVED);
+    ds_kvstore_close(s);
+}
+
+static void known_at_once(void **state)
+{
+    rig r;
+    char path[128];
+    uint8_t *old, *now;
+    size_t n_old, n;
+    ds_kvstore *s;
+    ds_err err;
+
+    (void)state;
+    rig_init(&r, 2, 1);
+    snprintf(path, sizeof path, "%s/index.ckpt", r.dir[0]);
+    change(&r, 0, NULL);
+    change(&r, 1, NULL);
+    assert_int_equal(open_and_look(&r, 3), 20);
+    assert_int_equal(open_and_look(&r, 3), 20);
+    assert_true(whole_file(path, &old, &n_old, false));
+    r.o.read_only = true; /* who only looks leaves it */
+    assert_int_equal(open_and_look(&r, 3), 20);
+    assert_int_equal(access(path, F_OK), 0);
+    r.o.read_only = false;
+    assert_ok(ds_kvstore_open(&s, &r.o, &err));
+    assert_int_equal(access(path, F_OK), -1); /* of a store that is open to be changed there is none */
+    ds_kvstore_close(s);
+    change(&r, 2, NULL);
+    assert_int_equal(open_and_look(&r, 7), 30);
+    assert_true(whole_file(path, &old, &n_old, true)); /* of another time: there is more now */
+    assert_int_equal(open_and_look(&r, 7), 0);
+    change(&r, 0, "odd");
+    assert_int_equal(open_and_look(&r, 5), 20);
+    assert_true(whole_file(path, &old, &n_old, true)); /* and less */
+    assert_int_equal(open_and_look(&r, 5), 0);
+    assert_int_equal(open_and_look(&r, 5), 20);
+    assert_true(whole_file(path, &now, &n, false));
+    for (size_t at = 0; at < n; at += n / 40) { /* spoiled anywhere */
+        now[at] ^= 4;
+        assert_true(whole_file(path, &now, &n, true));
+        assert_int_equal(open_and_look(&r, 5), 0);
+        now[at] ^= 4;
+    }
+    free(old);
+    free(now);
+    unlink(path); /* lost */
+    assert_int_equal(open_and_look(&r, 5), 0);
+    assert_int_equal(open_and_look(&r, 5), 20);
+    rig_fini(&r);
+}
+
 /* ---- late, canceled, many at once ---- */
 
 typedef struct {
@@ -518,6 +615,7 @@ static ds_rc open_and_close(void *ctx, ds_err *err)
     ds_kvstore *s;
     ds_rc rc = ds_kvstore_open(&s, &((rig *)ctx)->o, err);
 
+    fault_disarm(); /* a store that is closed without memory has no checkpoint, and that is all */
     ds_kvstore_close(s);
     return rc;
 }
@@ -550,6 +648,7 @@ int main(void)
         cmocka_unit_test(expires),
         cmocka_unit_test(forgets_a_tenant),
         cmocka_unit_test(verified_and_repaired),
+        cmocka_unit_test(known_at_once),
         cmocka_unit_test(late_and_canceled),
         cmocka_unit_test(closing_ends_fetches),
         cmocka_unit_test(many_at_once),
