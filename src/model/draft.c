@@ -204,6 +204,8 @@ ds_rc ds_runner_draft(ds_runner *r, const ds_draft_seq *seqs, uint32_t n_seqs, d
     ds_rc rc = check_drafts(r, seqs, n_seqs, err);
     bool draws;
 
+    if (rc == DS_OK)
+        rc = ds_ranks_begin(r, DS_UNIT_DRAFT, 0, err);
     if (rc != DS_OK)
         return rc;
     say_blocks(r, seqs, n_seqs);
@@ -213,6 +215,8 @@ ds_rc ds_runner_draft(ds_runner *r, const ds_draft_seq *seqs, uint32_t n_seqs, d
     ds_runner_work(r, (ds_recording){ .kind = DS_WORK_DRAFT, .rows = n_seqs * r->m->c.dspark_block_size, .seqs = n_seqs, .logits = draws },
                    put_drafts);
     fetch(r, n_seqs, r->drafted);
+    if (r->lost.rc != DS_OK)
+        return ds_fail(err, r->lost.rc, "%s", r->lost.msg);
     return fetched(r, n_seqs, r->drafted, ids, conf, err);
 }
 

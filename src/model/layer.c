@@ -261,6 +261,27 @@ static void attention(ds_runner *r, ds_rowset *s, uint32_t layer, bool with_comp
     linear(r, r->y, r->u, &w->wo_b, rows, true);
 }
 
+void ds_layer_experts(ds_runner *r, uint32_t layer, const int32_t *sel, uint32_t first, uint32_t n)
+{
+    const ds_config *c = &r->m->c;
+    const ds_w_layer *w = &r->m->w.layer[layer];
+    size_t pair = (size_t)first * w->k;
+
+    kern(r)->experts_part(&r->e, &(ds_op_experts_part){ .part = r->part + pair * c->hidden_size,
+                                                        .x = r->xn + (size_t)first * c->hidden_size,
+                                                        .w1 = w->w1,
+                                                        .w3 = w->w3,
+                                                        .w2 = w->w2,
+                                                        .sel = sel + pair,
+                                                        .w = r->rw + pair,
+                                                        .rows = n,
+                                                        .d = c->hidden_size,
+                                                        .inner = c->moe_intermediate_size,
+                                                        .n = w->n_own,
+                                                        .k = w->k,
+                                                        .limit = (float)c->swiglu_limit });
+}
+
 /* run->x -> run->y */
 static void moe(ds_runner *r, ds_rowset *s, uint32_t layer)
 {
@@ -296,19 +317,10 @@ static void moe(ds_runner *r, ds_rowset *s, uint32_t layer)
                                             .n = inner,
                                             .limit = (float)c->swiglu_limit });
     linear(r, r->shared, r->sg, &w->s2, rows, true);
-    kern(r)->experts_part(&r->e, &(ds_op_experts_part){ .part = r->part,
-                                                        .x = r->xn,
-                                                        .w1 = w->w1,
-                                                        .w3 = w->w3,
-                                                        .w2 = w->w2,
-                                                        .sel = r->rsel,
-                                                        .w = r->rw,
-                                                        .rows = rows,
-                                                        .d = c->hidden_size,
-                                                        .inner = inner,
-                                                        .n = w->n_experts,
-                                                        .k = w->k,
-                                                        .limit = (float)c->swiglu_limit });
+    if (r->exchange)
+        ds_ranks_experts(r, layer, rows);
+    else
+        ds_layer_experts(r, layer, r->rsel, 0, rows);
     kern(r)->experts_sum(
         &r->e, &(ds_op_experts_sum){ .y = r->y, .part = r->part, .shared = r->shared, .rows = rows, .d = c->hidden_size, .k = w->k });
 }
@@ -333,8 +345,10 @@ void ds_layer_forward(ds_runner *r, ds_rowset *s, uint32_t layer, bool with_comp
                                                           .d = c->hidden_size });
     mhc(r, s, s->pending, &w->hc_attn);
     attention(r, s, layer, with_compress);
-    if (!ds_step_goes_on(r, s))
+    if (!ds_step_goes_on(r, s)) {
+        ds_ranks_experts(r, layer, 0);
         return;
+    }
     mhc(r, s, true, &w->hc_ffn);
     moe(r, s, layer);
     s->pending = true;

@@ -3,6 +3,18 @@
 
 #include "model/model_internal.h"
 
+static ds_rc check_ranks(const ds_model *m, ds_err *err)
+{
+    if (m->rank >= m->ranks)
+        return ds_fail(err, DS_E_ARG, "rank %u of %u: they are numbered from 0", m->rank, m->ranks);
+    if (m->ranks > m->c.n_routed_experts)
+        return ds_fail(err, DS_E_ARG, "%u ranks: the model has %u experts a layer, and each rank needs one", m->ranks,
+                       m->c.n_routed_experts);
+    if (m->ranks > 1 && (m->dev->async || m->dev->records))
+        return ds_fail(err, DS_E_ARG, "%u ranks: only on the CPU, not on %s", m->ranks, m->dev->name);
+    return DS_OK;
+}
+
 ds_rc ds_model_open(ds_model **out, const char *dir, const ds_model_opts *opts, ds_err *err)
 {
     ds_model_opts o = opts ? *opts : (ds_model_opts){ 0 };
@@ -19,6 +31,10 @@ ds_rc ds_model_open(ds_model **out, const char *dir, const ds_model_opts *opts, 
         m->dev = m->own;
     if (rc == DS_OK)
         rc = ds_config_load(&m->c, dir, err);
+    m->ranks = o.ranks ? o.ranks : 1;
+    m->rank = o.rank;
+    if (rc == DS_OK)
+        rc = check_ranks(m, err);
     if (rc == DS_OK) {
         ds_topology_init(&m->t, &m->c);
         if (!ds_places_init(&m->at, &m->c, &m->t))

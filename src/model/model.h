@@ -55,6 +55,7 @@ typedef struct {
     uint64_t memory_bytes;    /* of the machine; 0: unknown. A model is refused when its weights, Engram tables aside, are more than that,
                                  or more than a device with memory of its own has left */
     uint64_t scan_bytes;      /* embedding and Engram tables of this size or more are checked row by row as they are read; 0 = 64 MiB */
+    uint32_t ranks, rank;     /* this is rank `rank` of `ranks` and has its part of the experts only; 0 ranks: all of them. CPU only */
     bool no_data;             /* check config and tensor headers only, read no tensor data (inspect); such a model can't run */
 
     /* Token map for Engram (spec 3.12), asked for only when the model has Engram layers and no engram.token_map tensor: fills
@@ -157,6 +158,7 @@ typedef struct {
     uint32_t n_tails;     /* tail slots: CED prefills in progress at a time; 0 is allowed (exact mode) */
     uint32_t max_patches; /* of one image; 0 = no images */
     bool no_drafts;       /* leave out what only drafting needs; ds_runner_draft is then refused */
+    struct ds_comm *comm; /* to the model's other ranks; borrowed until destroy. NULL: there are none */
     bool device_logits;   /* logits stay on the device; ds_runner_step's `logits` is then NULL */
     ds_pool *pool;        /* borrowed until destroy; NULL: the calling thread */
     ds_observe_fn *observe;
@@ -211,6 +213,18 @@ ds_rc ds_runner_wait(ds_runner *r, ds_err *err);
  * left the step between two layers. Their slot, tail and the KV of their rows are then undefined, and no logits are
  * theirs. (A device that runs behind the host is seldom found in time.) */
 uint32_t ds_runner_kept(const ds_runner *r);
+
+/* ---- many ranks ----
+ *
+ * A model that was opened as one of several ranks has its part of the experts, and its runner a communicator to the
+ * others: what is not here is computed there (parallel/dispatch.h). Each rank has sequences of its own. ds_runner_step
+ * and ds_runner_draft go through their layers together with all other ranks: before they begin, the ranks agree on what
+ * is next, drafts or a step, and those that don't want it take part with no rows. So a rank that has nothing to do must
+ * attend. Bits are those of one rank. When a rank is gone, every call fails with DS_E_DEVICE and its name. */
+
+/* Takes part in what other ranks begin, for any time: until somebody wakes this rank's communicator (DS_E_AGAIN), or
+ * all ranks have left (DS_E_CANCELED); else DS_E_DEVICE. */
+ds_rc ds_runner_attend(ds_runner *r, ds_err *err);
 
 /* ---- drafts (DSpark) ---- */
 

@@ -5,6 +5,7 @@
 #include "kern/device.h"
 #include "model/model.h"
 #include "model/weights.h"
+#include "parallel/dispatch.h"
 
 /* Tags of faults: which table or state an op complains about. */
 enum {
@@ -37,6 +38,7 @@ struct ds_model {
     ds_device *dev, *own; /* own: opened here; else NULL */
     ds_weights w;
     ds_places at;
+    uint32_t ranks, rank; /* ranks 1: there are no others */
     bool no_data;
 };
 
@@ -117,7 +119,10 @@ struct ds_runner {
     size_t seen_cap;
     ds_recording recording[DS_RECORDINGS];
     uint64_t uses;
-    uint32_t n_ahead; /* sequences that drafts were made ahead for and not fetched */
+    ds_exchange *exchange; /* with other ranks; NULL: there are none */
+    uint32_t passes_left;  /* of the step that the ranks agreed on, through the decoder */
+    ds_err lost;           /* rc != DS_OK: the other ranks are, and why */
+    uint32_t n_ahead;      /* sequences that drafts were made ahead for and not fetched */
 
     /* ---- stage ---- */
     unsigned char *said; /* laid out as `host` says */
@@ -151,7 +156,7 @@ struct ds_runner {
     float *vit_rope; /* [max_patches][hd/4][2] */
 
     ds_rowset enc, dec; /* dec shares enc's buffers where no tails exist */
-    float *x, *xn, *y;  /* [rows][d] */
+    float *x, *xn, *y;  /* [rows][d]; of xn, rw, rlocal and part those of other ranks stand behind */
     float *qr, *q, *kvx, *u;
     uint8_t *rec;
     float *ck, *cz, *lat, *ik;
@@ -162,6 +167,7 @@ struct ds_runner {
     float *rlog, *rw, *sg, *su, *shared;
     float *part; /* [rows][k][d]: what each chosen expert says */
     int32_t *rsel;
+    int32_t *rlocal; /* [rows][k] numbers of this rank's experts; with other ranks */
     float *ge, *ekv;
     float *mx;
     float *image;               /* [rows][d]: embeddings of image positions */
@@ -195,10 +201,23 @@ void ds_rope2d_fill(float *cs, uint32_t dim, double theta, uint32_t positions);
 /* layer.c */
 void ds_layer_forward(ds_runner *r, ds_rowset *s, uint32_t layer, bool compress);
 void ds_layer_compress(ds_runner *r, ds_rowset *s,
-                       uint32_t layer);             /* the boundary layer's KV entries alone; leaves X and mix; may use dec.X */
+                       uint32_t layer); /* the boundary layer's KV entries alone; leaves X and mix; may use dec.X */
+/* The routed experts that are here, of rows first .. first + n - 1 of xn: `sel` counts them from 0. */
+void ds_layer_experts(ds_runner *r, uint32_t layer, const int32_t *sel, uint32_t first, uint32_t n);
 void ds_layer_flush(ds_runner *r, ds_rowset *s);    /* brings X up to date */
 void ds_layer_draft_kv(ds_runner *r, ds_rowset *s); /* draft rings from taps */
 void ds_observe(ds_runner *r, const char *what, int layer, const void *data, size_t rows, size_t row_bytes);
+
+/* ranks.c: nothing of it does anything where there are no other ranks. A unit is what all ranks do together. */
+typedef enum { DS_UNIT_NONE, DS_UNIT_DRAFT, DS_UNIT_STEP } ds_unit;
+ds_rc ds_ranks_init(ds_runner *r, ds_err *err);
+uint32_t ds_ranks_guests(const ds_model *m, const ds_runner_opts *o); /* rows of others that buffers have room for */
+/* This rank's next unit: comes back when it is that of all; meanwhile takes part in others. passes: of a step. */
+ds_rc ds_ranks_begin(ds_runner *r, ds_unit what, uint32_t passes, ds_err *err);
+/* What is left of it for a rank whose own part is over. */
+void ds_ranks_rest(ds_runner *r);
+/* The routed experts of a layer, with n_rows rows of this rank's. Every rank calls it for every layer of a unit. */
+void ds_ranks_experts(ds_runner *r, uint32_t layer, uint32_t n_rows);
 
 /* step.c: sequences at the end of s that nobody wants any more leave it, where s is that of the step's encoder. False:
  * none is left. */

@@ -252,6 +252,7 @@ static void take_all(builder *b)
            ek = at_least(c->num_experts_per_tok, c->dspark_num_experts_per_tok);
     size_t Hi = c->index_n_heads, Di = c->index_head_dim, cols = ds_config_engram_columns(c);
     uint32_t B = r->o.no_drafts ? 0 : c->dspark_block_size;
+    size_t all = R + ds_ranks_guests(r->m, &r->o);
     bool drafts = c->num_nextn_predict_layers && !r->o.no_drafts;
     ds_kern_limits lim;
     size_t scratch;
@@ -272,7 +273,7 @@ static void take_all(builder *b)
         memcpy(r->dec.erow, r->enc.erow, sizeof r->dec.erow);
     }
     r->x = take(b, k, R, d * f);
-    r->xn = take(b, k, R, d * f);
+    r->xn = take(b, k, all, d * f);
     r->y = take(b, k, R, d * f);
     r->h = take(b, k, R, d * f);
     r->image = take(b, k, c->vision.num_hidden_layers ? R : 0, d * f);
@@ -293,12 +294,14 @@ static void take_all(builder *b)
     r->pool = take(b, k, R, c->candidate_topk_blocks * sizeof *r->pool);
     r->n_pool = take(b, k, R, sizeof *r->n_pool);
     r->rlog = take(b, k, R, E * f);
-    r->rw = take(b, k, R, ek * f);
+    r->rw = take(b, k, all, ek * f);
     r->rsel = take(b, k, R, ek * sizeof *r->rsel);
     r->sg = take(b, k, R, inner * f);
     r->su = take(b, k, R, inner * f);
     r->shared = take(b, k, R, d * f);
-    r->part = take(b, k, R, ek * d * f);
+    r->part = take(b, k, all, ek * d * f);
+    if (all > R)
+        r->rlocal = take(b, k, all, ek * sizeof *r->rlocal);
     if (cols) {
         r->ge = take(b, k, R, cols * c->engram_head_dim * f);
         r->ekv = take(b, k, R, (c->hc_mult + 1) * d * f);
@@ -354,6 +357,9 @@ static ds_rc check_options(const ds_model *m, const ds_runner_opts *o, ds_err *e
 {
     if (m->no_data)
         return ds_fail(err, DS_E_ARG, "run: the model was opened without its data");
+    if (m->ranks != (o->comm ? o->comm->ranks : 1) || (o->comm && m->rank != o->comm->rank))
+        return ds_fail(err, DS_E_ARG, "run: rank %u of %u of the model, rank %u of %u of the communicator", m->rank, m->ranks,
+                       o->comm ? o->comm->rank : 0, o->comm ? o->comm->ranks : 1);
     if (o->max_rows > 1u << 20)
         return ds_fail(err, DS_E_ARG, "run: max_rows = %u: at most %u", o->max_rows, 1u << 20);
     if (o->max_seqs > 1u << 16 || o->n_slots > 1u << 20 || o->n_tails > 1u << 20)
@@ -502,6 +508,8 @@ ds_rc ds_runner_create(ds_runner **out, const ds_model *m, const ds_runner_opts 
         r->e.stream = r->stream;
         rc = fill_tables(r, err);
     }
+    if (rc == DS_OK)
+        rc = ds_ranks_init(r, err);
     if (rc != DS_OK) {
         ds_runner_destroy(r);
         return rc;
@@ -514,6 +522,7 @@ void ds_runner_destroy(ds_runner *r)
 {
     if (!r)
         return;
+    ds_exchange_destroy(r->exchange);
     ds_ferry_fini(&r->ferry);
     r->fn->stream_destroy(r->dev, r->stream); /* waits for what is on it */
     r->fn->fence_destroy(r->dev, r->done);

@@ -314,8 +314,14 @@ static void decode_rows(ds_runner *r, ds_rowset *s, uint32_t logit0, uint32_t n,
     float *logits = r->logits + (size_t)logit0 * c->vocab_size;
 
     s->st.win_lo = s->rows.dec_lo;
-    for (uint32_t l = r->m->t.first_decoder; l < c->num_hidden_layers && ds_step_goes_on(r, s); l++)
-        ds_layer_forward(r, s, l, with_compress || l != r->m->t.first_decoder);
+    for (uint32_t l = r->m->t.first_decoder; l < c->num_hidden_layers; l++) {
+        if (ds_step_goes_on(r, s))
+            ds_layer_forward(r, s, l, with_compress || l != r->m->t.first_decoder);
+        else
+            ds_ranks_experts(r, l, 0);
+    }
+    if (r->exchange)
+        r->passes_left--;
     if (s->st.n_rows == 0)
         return;
     if (n > 0) {
@@ -408,8 +414,12 @@ static void cut_passes(ds_runner *r, talk *t, const ds_seq *seqs, uint32_t n_seq
 static void encode_rows(ds_runner *r, uint32_t n_seqs, uint32_t n_rows)
 {
     begin(r, n_seqs, n_rows);
-    for (uint32_t l = 0; l < r->m->t.first_decoder && ds_step_goes_on(r, &r->enc); l++)
-        ds_layer_forward(r, &r->enc, l, true);
+    for (uint32_t l = 0; l < r->m->t.first_decoder; l++) {
+        if (ds_step_goes_on(r, &r->enc))
+            ds_layer_forward(r, &r->enc, l, true);
+        else
+            ds_ranks_experts(r, l, 0);
+    }
 }
 
 /* A step whose rows go through all layers. */
@@ -420,13 +430,15 @@ static void put_whole(ds_runner *r, const ds_recording *shape)
         decode_rows(r, &r->enc, 0, shape->logits, true);
 }
 
-/* Everything up to the logits is put on the stream; returns their number. */
-static uint32_t forward(ds_runner *r, const ds_seq *seqs, uint32_t n_seqs)
+/* Everything up to the logits is put on the stream; *n_logits: their number. */
+static ds_rc forward(ds_runner *r, const ds_seq *seqs, uint32_t n_seqs, uint32_t *n_logits, ds_err *err)
 {
     uint32_t boundary = r->m->t.first_decoder;
     bool together = true;
     talk t = { 0 };
+    ds_rc rc;
 
+    *n_logits = 0;
     say_rows(r, &t, seqs, n_seqs);
     for (uint32_t i = 0; i < n_seqs; i++)
         together = together && seqs[i].dec_from == seqs[i].pos;
@@ -435,16 +447,20 @@ static uint32_t forward(ds_runner *r, const ds_seq *seqs, uint32_t n_seqs)
             r->host.logit_index[t.logits++] = r->host.seq[i].row0 + seqs[i].n - seqs[i].n_logits + k;
     if (!together)
         say_passes(r, &t, seqs, n_seqs);
+    rc = ds_ranks_begin(r, DS_UNIT_STEP, together ? 1 : t.passes, err);
+    if (rc != DS_OK)
+        return rc;
     ds_runner_say(r, r->host.block + t.blocks);
     r->fn->write(r->dev, r->stream, r->image, r->image_in, t.images * (size_t)r->m->c.hidden_size * sizeof(float));
     kern(r)->scatter(&r->e, &(ds_op_scatter){ .dst = r->slots, .off = r->at.hist_off, .src = r->at.hist_rec, .n = t.hist, .bytes = 8 });
     if (together) {
         ds_runner_work(r, (ds_recording){ .kind = DS_WORK_STEP, .rows = t.rows, .seqs = n_seqs, .logits = t.logits }, put_whole);
-        return r->kept ? t.logits : 0;
+        *n_logits = r->kept ? t.logits : 0;
+        return DS_OK;
     }
     encode_rows(r, n_seqs, t.rows);
     if (r->kept == 0)
-        return 0;
+        return DS_OK;
     ds_layer_flush(r, &r->enc);
     for_parts(r, store_part);
     tail_store(r, r->m->at.tail_dead, r->enc.rows.dead, 1, 1);
@@ -452,7 +468,8 @@ static uint32_t forward(ds_runner *r, const ds_seq *seqs, uint32_t n_seqs)
     if (r->kept < n_seqs)
         cut_passes(r, &t, seqs, n_seqs);
     decode_apart(r, &t);
-    return t.logits;
+    *n_logits = t.logits;
+    return DS_OK;
 }
 
 static ds_rc meaning(const ds_runner *r, const ds_fault *f, unsigned kind, ds_err *err)
@@ -570,8 +587,13 @@ ds_rc ds_runner_step(ds_runner *r, const ds_seq *seqs, uint32_t n_seqs, const fl
         return rc;
     r->asked = seqs;
     r->kept = n_seqs;
-    n_logits = forward(r, seqs, n_seqs);
+    rc = forward(r, seqs, n_seqs, &n_logits, err);
+    ds_ranks_rest(r);
     r->asked = NULL;
+    if (rc == DS_OK && r->lost.rc != DS_OK)
+        rc = ds_fail(err, r->lost.rc, "%s", r->lost.msg);
+    if (rc != DS_OK)
+        return rc;
     if (r->host_logits)
         r->fn->read(r->dev, r->stream, r->host_logits, r->logits, n_logits * (size_t)r->m->c.vocab_size * sizeof(float));
     ds_runner_ask(r, r->answer, r->done);

@@ -116,6 +116,7 @@ typedef struct {
     const ds_config *c;
     ds_device *d;
     ds_ferry ferry; /* used where the device can't read the host's memory */
+    uint32_t ranks, rank;
     bool no_data;
     bool names_file; /* the message says already where the fault is */
     uint64_t scan_bytes;
@@ -272,7 +273,14 @@ static ds_mat *expert_mat(const binder *b, const ds_tensor_want *want)
     const ds_w_layer *w = &b->w->layer[want->layer];
     const char *which = strstr(want->name, ".w");
 
-    return (which[2] == '1' ? w->w1 : which[2] == '2' ? w->w2 : w->w3) + want->expert;
+    return (which[2] == '1' ? w->w1 : which[2] == '2' ? w->w2 : w->w3) + ((uint32_t)want->expert - w->first);
+}
+
+static bool is_here(const binder *b, const ds_tensor_want *want)
+{
+    const ds_w_layer *w = &b->w->layer[want->layer];
+
+    return (uint32_t)want->expert - w->first < w->n_own;
 }
 
 static ds_rc bind(void *arg, const ds_tensor_want *want, ds_err *err)
@@ -286,6 +294,8 @@ static ds_rc bind(void *arg, const ds_tensor_want *want, ds_err *err)
 
     if (rc != DS_OK || !t.data)
         return rc;
+    if (want->expert >= 0 && !is_here(b, want))
+        return DS_OK;
     if (want->expert < 0) {
         at = owner(b, want, &m);
         table = m && m->type == AS_TABLE;
@@ -305,6 +315,20 @@ static ds_rc bind(void *arg, const ds_tensor_want *want, ds_err *err)
     return b->no_data ? DS_OK : set_vector(b, at, &t, m->type == AS_VECTOR, err);
 }
 
+/* Which rank has which expert. NULL: no memory. */
+static const ds_expert_place *places(binder *b, uint32_t n_experts)
+{
+    ds_expert_place *p = hold(b->w, n_experts, sizeof *p);
+
+    for (uint32_t r = 0; r < b->ranks && p; r++) {
+        uint32_t first, n;
+        ds_exchange_deal(n_experts, b->ranks, r, &first, &n);
+        for (uint32_t i = 0; i < n; i++)
+            p[first + i] = (ds_expert_place){ .rank = r, .slot = i };
+    }
+    return p;
+}
+
 /* Room for the layers, their experts, and the vision blocks. */
 static ds_rc make_layers(binder *b, const ds_topology *t, ds_err *err)
 {
@@ -319,10 +343,12 @@ static ds_rc make_layers(binder *b, const ds_topology *t, ds_err *err)
         const bool draft = l >= c->num_hidden_layers;
         w->n_experts = draft ? c->dspark_n_routed_experts : c->n_routed_experts;
         w->k = draft ? c->dspark_num_experts_per_tok : c->num_experts_per_tok;
-        w->w1 = hold(b->w, w->n_experts, sizeof *w->w1);
-        w->w3 = hold(b->w, w->n_experts, sizeof *w->w3);
-        w->w2 = hold(b->w, w->n_experts, sizeof *w->w2);
-        if (!w->w1 || !w->w3 || !w->w2)
+        ds_exchange_deal(w->n_experts, b->ranks, b->rank, &w->first, &w->n_own);
+        w->w1 = hold(b->w, w->n_own, sizeof *w->w1);
+        w->w3 = hold(b->w, w->n_own, sizeof *w->w3);
+        w->w2 = hold(b->w, w->n_own, sizeof *w->w2);
+        w->place = places(b, w->n_experts);
+        if (!w->w1 || !w->w3 || !w->w2 || !w->place)
             return no_memory(err);
     }
     return DS_OK;
@@ -443,7 +469,7 @@ static ds_rc place_all(binder *b, uint32_t n_layers, ds_err *err)
         rc = fn->place(b->d, &b->w->mem, b->place[i].m, b->place[i].use, err);
     for (uint32_t l = 0; l < n_layers && rc == DS_OK; l++) {
         ds_w_layer *w = &b->w->layer[l];
-        rc = fn->place_experts(b->d, &b->w->mem, w->w1, w->w3, w->w2, w->n_experts, err);
+        rc = fn->place_experts(b->d, &b->w->mem, w->w1, w->w3, w->w2, w->n_own, err);
     }
     b->w->stats.packed_bytes = b->w->mem.bytes[DS_MEM_DEVICE];
     return rc;
@@ -452,9 +478,14 @@ static ds_rc place_all(binder *b, uint32_t n_layers, ds_err *err)
 ds_rc ds_weights_open(ds_weights *w, const char *dir, const ds_config *c, const ds_topology *t, ds_device *d, const ds_model_opts *o,
                       ds_err *err)
 {
-    binder b = {
-        .w = w, .dir = dir, .c = c, .d = d, .no_data = o->no_data, .scan_bytes = o->scan_bytes ? o->scan_bytes : DS_SCAN_AT_LOAD_BYTES
-    };
+    binder b = { .ranks = o->ranks ? o->ranks : 1,
+                 .rank = o->rank,
+                 .w = w,
+                 .dir = dir,
+                 .c = c,
+                 .d = d,
+                 .no_data = o->no_data,
+                 .scan_bytes = o->scan_bytes ? o->scan_bytes : DS_SCAN_AT_LOAD_BYTES };
     char q[112];
     size_t n;
     ds_rc rc;

@@ -10,6 +10,7 @@
 #include "format/safetensors.h"
 #include "kern/device.h"
 #include "model/model.h"
+#include "parallel/dispatch.h"
 
 typedef struct {
     const float *fn, *base, *scale; /* [(2+n)n][n*d], [(2+n)n], [3] */
@@ -29,8 +30,10 @@ typedef struct {
     /* experts */
     ds_mat gate, s1, s3, s2;
     const float *bias, *bias_vl; /* bias_vl NULL: not in the file */
-    ds_mat *w1, *w3, *w2;        /* [n_experts] */
+    ds_mat *w1, *w3, *w2;        /* [n_own] */
     uint32_t n_experts, k;
+    uint32_t first, n_own;        /* experts that are here; all of them, where there are no other ranks */
+    const ds_expert_place *place; /* [n_experts] where each is */
     /* Engram */
     ds_mat e_table, e_wkv;
     const float *e_q, *e_k; /* [n][d] */

@@ -61,8 +61,7 @@ typedef struct {
 /* DS_E_IO: a rank is gone, and its name; part then means nothing. */
 ds_rc ds_exchange_run(ds_exchange *x, const ds_exchange_call *c, ds_err *err);
 
-/* Experts dealt out in order, as evenly as whole ones can be: rank r has experts first .. first + n - 1. n_experts >=
- * ranks. */
+/* Experts dealt out in order, as evenly as whole ones can be: rank r has experts first .. first + n - 1. n may be 0. */
 void ds_exchange_deal(uint32_t n_experts, uint32_t ranks, uint32_t rank, uint32_t *first, uint32_t *n);
 
 #endif

@@ -429,7 +429,7 @@ static void watch_process(shm *s, watched *w, uint32_t rank)
         close(w->fd);
     w->process = process;
     w->fd = (int)syscall(SYS_pidfd_open, (pid_t)process, 0);
-    if (w->fd < 0 && errno == ESRCH)
+    if (w->fd < 0 && errno == ESRCH && atomic_load(&s->places[rank].state) != PEER_LEFT)
         break_all(s, rank, CAUSE_DIED);
 }
 

@@ -48,7 +48,8 @@ static ds_rc begin(ds_service_plan *p, const ds_model *m, const ds_service_opts 
     p->tower = size.total;
     p->tower_device = ds_model_room(m, &rest) ? size.total - size.stage : size.total;
     ds_model_stat(m, &st);
-    p->weights = st.packed_bytes ? 0 : st.file_bytes - st.kind_bytes[DS_KIND_ENGRAM_TABLE];
+    for (unsigned k = 0; k < DS_N_KINDS && !st.packed_bytes; k++)
+        p->weights += k == DS_KIND_ENGRAM_TABLE ? 0 : st.kind_bytes[k];
     rest = p->available / 10 * 9;
     rest = rest > p->weights ? rest - p->weights : 0;
     if (rest < p->available / 4)

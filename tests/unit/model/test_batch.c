@@ -1,8 +1,6 @@
 /* A sequence's bits don't depend on its company: other sequences in the step, the cut into chunks, slots, block ids,
  * threads, rejected drafts before it. */
-#include "golden.h"
-
-#include <unistd.h>
+#include "ranks.h"
 
 enum { N_SEQS = 4, MAX_TOKENS = 120, BLOCK = 128 };
 
@@ -18,7 +16,7 @@ typedef struct {
     int32_t drafts[64], want_drafts[64];
 } sequence;
 
-static const ds_model *model;
+static const ds_model *model, *lone; /* lone: has no other ranks */
 static const ds_config *cfg;
 
 static uint32_t next_random(uint32_t *state)
@@ -109,30 +107,38 @@ static void draft_all(ds_runner *r, sequence *s, uint32_t n)
         memcpy(s[i].drafts, ids + i * B, B * sizeof *ids);
 }
 
+static ds_runner_opts runner_opts(ds_pool *pool, uint32_t rows, bool bf16)
+{
+    return (ds_runner_opts){ .bf16 = bf16,
+                             .max_rows = rows,
+                             .max_seqs = N_SEQS,
+                             .max_logits = 256,
+                             .max_context = BLOCK,
+                             .n_blocks = 7,
+                             .n_slots = 6,
+                             .n_tails = 5,
+                             .pool = pool };
+}
+
 static ds_runner *make_runner(ds_pool *pool, uint32_t rows, bool bf16)
 {
     ds_runner *r;
     ds_err err;
-    ds_runner_opts o = { .bf16 = bf16,
-                         .max_rows = rows,
-                         .max_seqs = N_SEQS,
-                         .max_logits = 256,
-                         .max_context = BLOCK,
-                         .n_blocks = 7,
-                         .n_slots = 6,
-                         .n_tails = 5,
-                         .pool = pool };
+    ds_runner_opts o = runner_opts(pool, rows, bf16);
 
-    assert_ok(ds_runner_create(&r, model, &o, &err));
+    assert_ok(test_runner_create(&r, model, &o, &err));
     return r;
 }
 
+/* What each sequence gives in a runner of its own, without other ranks. */
 static void alone(sequence *s, bool bf16)
 {
     for (uint32_t i = 0; i < N_SEQS; i++) {
-        ds_runner *r = make_runner(NULL, 128, bf16);
+        ds_runner_opts o = runner_opts(NULL, 128, bf16);
+        ds_runner *r;
         ds_err err;
         const float *logits;
+        assert_ok(ds_runner_create(&r, lone, &o, &err));
         s[i].pos = s[i].slot = s[i].tail = s[i].blocks[0] = 0;
         while (s[i].pos < s[i].total) {
             ds_seq q = rows_of(&s[i], s[i].pos < s[i].prompt ? MAX_TOKENS : 1);
@@ -159,9 +165,8 @@ static void compare(const sequence *s, const char *how)
 
 /* All sequences at once, in random order, with random chunks; rows of a step are at most `rows`, so that long
  * decoder tails take several passes. */
-static void together(sequence *s, ds_pool *pool, uint32_t rows, uint32_t seed, bool bf16)
+static void together_on(ds_runner *r, sequence *s, uint32_t rows, uint32_t seed)
 {
-    ds_runner *r = make_runner(pool, rows, bf16);
     uint32_t left = N_SEQS, order[N_SEQS];
 
     for (uint32_t i = 0; i < N_SEQS; i++) {
@@ -206,7 +211,14 @@ static void together(sequence *s, ds_pool *pool, uint32_t rows, uint32_t seed, b
     else
         for (uint32_t i = 0; i < N_SEQS; i++)
             draft_all(r, &s[i], 1);
-    ds_runner_destroy(r);
+}
+
+static void together(sequence *s, ds_pool *pool, uint32_t rows, uint32_t seed, bool bf16)
+{
+    ds_runner *r = make_runner(pool, rows, bf16);
+
+    together_on(r, s, rows, seed);
+    test_runner_destroy(r);
 }
 
 static void any_batch_any_chunks(void **state)
@@ -281,7 +293,7 @@ static void rejected_rows_leave_no_trace(void **state)
                 s[i].pos += keep;
             }
             draft_all(r, &s[i], 1);
-            ds_runner_destroy(r);
+            test_runner_destroy(r);
             compare(s, "verify");
         }
     free_sequences(s);
@@ -310,7 +322,7 @@ static void a_used_slot_is_as_good_as_new(void **state)
         draft_all(r, &s[i], 1);
     }
     compare(s, "used slot");
-    ds_runner_destroy(r);
+    test_runner_destroy(r);
     free_sequences(s);
 }
 
@@ -371,7 +383,7 @@ static void replay_in_company(void **state)
                 else if (a->pos == prompt && memcmp(want, logits, q[0].n_logits * V * sizeof *want) != 0)
                     fail_msg("replay after %u tokens in chunks of %u has other bits", P, chunk);
             }
-            ds_runner_destroy(r);
+            test_runner_destroy(r);
         }
         free(want);
     }
@@ -414,7 +426,7 @@ static void who_leaves_changes_nobody(void **state)
                                  .n_slots = 6,
                                  .n_tails = 5,
                                  .observe = leave };
-            assert_ok(ds_runner_create(&r, model, &o, &err));
+            assert_ok(test_runner_create(&r, model, &o, &err));
             leaving.calls = 0;
             for (uint32_t i = 0; i < N_SEQS; i++) {
                 atomic_store(&leaving.gone[i], false);
@@ -450,9 +462,87 @@ static void who_leaves_changes_nobody(void **state)
             for (uint32_t i = 0; i + leaving.n < N_SEQS; i++)
                 if (memcmp(s[i].got, s[i].want, (size_t)s[i].total * cfg->vocab_size * sizeof(float)) != 0)
                     fail_msg("sequence %u has other bits when %u leave at event %u", i, leaving.n, leaving.at);
-            ds_runner_destroy(r);
+            test_runner_destroy(r);
         }
     assert_true(left_within > 4);
+    free_sequences(s);
+}
+
+/* ---- many ranks, each with sequences of its own ---- */
+
+typedef struct {
+    ds_runner *r;
+    ds_comm *comm;
+    sequence s[N_SEQS];
+    uint32_t rows, seed;
+} worker;
+
+static void *work(void *arg)
+{
+    worker *w = arg;
+
+    together_on(w->r, w->s, w->rows, w->seed);
+    w->comm->fn->leave(w->comm);
+    return test_attend(w->r);
+}
+
+static void every_rank_has_its_own(void **state)
+{
+    static worker w[TEST_MAX_RANKS];
+    uint32_t n = test_ranks.n;
+
+    (void)state;
+    if (!n)
+        skip();
+    for (uint32_t i = 0; i < n; i++) {
+        make_sequences(w[i].s);
+        alone(w[i].s, false);
+    }
+    for (uint32_t seed = 1; seed < 4; seed++) {
+        static const uint32_t rows[] = { 40, 9, 128 };
+        static const bool works[TEST_MAX_RANKS] = { true, true, true, true, true, true, true, true };
+        ds_runner_opts o = runner_opts(NULL, rows[seed - 1], false);
+        struct test_group *g = test_group_create(&o, works);
+        for (uint32_t i = 0; i < n; i++) {
+            w[i].r = g->runner[i];
+            w[i].comm = g->comm[i];
+            w[i].rows = rows[seed - 1];
+            w[i].seed = seed * 10 + i;
+            assert_int_equal(pthread_create(&g->thread[i], NULL, work, &w[i]), 0);
+        }
+        for (uint32_t i = 0; i < n; i++) {
+            void *wrong;
+            pthread_join(g->thread[i], &wrong);
+            assert_null(wrong);
+            compare(w[i].s, "ranks");
+        }
+        test_group_destroy(g, works);
+    }
+    for (uint32_t i = 0; i < n; i++)
+        free_sequences(w[i].s);
+}
+
+/* Whoever is missing is named by every call of the others. */
+static void a_rank_that_is_gone(void **state)
+{
+    static const bool works[TEST_MAX_RANKS] = { true, true, true, true, true, true, true, true };
+    ds_runner_opts o = runner_opts(NULL, 40, false);
+    struct test_group *g;
+    sequence s[N_SEQS];
+    ds_seq q;
+    ds_err err;
+
+    (void)state;
+    if (!test_ranks.n)
+        skip();
+    make_sequences(s);
+    g = test_group_create(&o, works);
+    q = rows_of(&s[0], 9);
+    g->comm[1]->fn->give_up(g->comm[1], "its disk is gone");
+    assert_refused(ds_runner_step(g->runner[0], &q, 1, NULL, &err), DS_E_DEVICE, "rank 1 of");
+    assert_refused(ds_runner_step(g->runner[0], &q, 1, NULL, &err), DS_E_DEVICE, "its disk is gone");
+    assert_refused(ds_runner_attend(g->runner[0], &err), DS_E_DEVICE, "its disk is gone");
+    test_group_destroy(g, works);
     free_sequences(s);
 }
 
@@ -465,14 +555,19 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_used_slot_is_as_good_as_new),
         cmocka_unit_test(replay_in_company),
         cmocka_unit_test(who_leaves_changes_nobody),
+        cmocka_unit_test(every_rank_has_its_own),
+        cmocka_unit_test(a_rank_that_is_gone),
     };
-    ds_model *m = test_model(argc > 1 ? argv[1] : "tiny-a", test_choose_device(argc, argv, 2));
+    ds_model *m;
     int failed;
 
+    test_choose_ranks(&argc, argv);
+    m = test_model_of_ranks(argc > 1 ? argv[1] : "tiny-a", test_choose_device(argc, argv, 2));
     model = m;
+    lone = test_ranks.n ? test_ranks.lone : m;
     cfg = ds_model_config(m);
     failed = cmocka_run_group_tests(tests, NULL, NULL);
-    ds_model_close(m);
+    test_close_ranks(m);
     ds_device_close(test_device);
     return failed;
 }

@@ -1,6 +1,6 @@
 /* The forward pass against the reference's golden data: logits, cache records, selections, drafts, images, in exact,
  * CED and replay mode and in every chunking. The argument is a configuration, perhaps with kernels: "tiny-a ref". */
-#include "golden.h"
+#include "ranks.h"
 
 static const char *name, *kernels;
 
@@ -57,7 +57,7 @@ static void setup(test_case *t, const golden *g, const ds_json *spec, const ds_m
 static void finish_run(test_case *t)
 {
     ds_solo_fini(&t->solo);
-    ds_runner_destroy(t->run);
+    test_runner_destroy(t->run);
     collector_clear(&t->seen);
     free(t->logits.data);
     t->logits = (logit_rows){ 0 };
@@ -80,7 +80,7 @@ static void run_case(test_case *t, uint32_t chunk, bool bf16, bool observe)
         o.observe = collect;
         o.observe_ctx = &t->seen;
     }
-    assert_ok(ds_runner_create(&t->run, t->m, &o, &err));
+    assert_ok(test_runner_create(&t->run, t->m, &o, &err));
     assert_ok(ds_solo_init(&t->solo, t->run, chunk, !t->exact, &err));
     t->solo.image = t->image;
     if (t->prefix) {
@@ -440,8 +440,9 @@ static void image_embeddings(void **state)
     if (!image) { /* a model without a tower says so */
         ds_json_free(g.doc);
         assert_int_equal(c->vision.num_hidden_layers, 0);
-        assert_refused(ds_runner_create(&r, m, &(ds_runner_opts){ .max_context = 64, .max_patches = 4 }, &err), DS_E_ARG,
-                       "no vision tower");
+        if (!test_ranks.n)
+            assert_refused(ds_runner_create(&r, m, &(ds_runner_opts){ .max_context = 64, .max_patches = 4 }, &err), DS_E_ARG,
+                           "no vision tower");
         return;
     }
     nh = json_uint(ds_json_at(ds_json_get(image, "patches"), 0));
@@ -462,7 +463,7 @@ static void image_embeddings(void **state)
                 memcpy(&v, &u, 4);
                 patches[((size_t)(y / s) * nw + x / s) * 3 * s * s + ch * s * s + y % s * s + x % s] = v;
             }
-    assert_ok(ds_runner_create(&r, m, &(ds_runner_opts){ .max_context = 64, .max_patches = nh * nw }, &err));
+    assert_ok(test_runner_create(&r, m, &(ds_runner_opts){ .max_context = 64, .max_patches = nh * nw }, &err));
     assert_ok(ds_runner_image(r, patches, nh, nw, out, &err));
     for (uint32_t i = 0; i < span; i++) {
         double e = distance(out + (size_t)i * c->hidden_size, (const float *)want.data + (size_t)i * c->hidden_size, c->hidden_size);
@@ -471,7 +472,7 @@ static void image_embeddings(void **state)
     }
     assert_refused(ds_runner_image(r, patches, nh + 100, nw, out, &err), DS_E_ARG, "patches");
     assert_refused(ds_runner_image(r, patches, 0, nw, out, &err), DS_E_ARG, "patches");
-    ds_runner_destroy(r);
+    test_runner_destroy(r);
     free(patches);
     free(out);
     ds_npy_free(&pixels);
@@ -481,13 +482,13 @@ static void image_embeddings(void **state)
 
 static int open_model(void **state)
 {
-    *state = test_model(name, kernels);
+    *state = test_model_of_ranks(name, kernels);
     return 0;
 }
 
 static int close_model(void **state)
 {
-    ds_model_close(*state);
+    test_close_ranks(*state);
     return 0;
 }
 
@@ -501,6 +502,7 @@ int main(int argc, char **argv)
     };
     int failed;
 
+    test_choose_ranks(&argc, argv);
     name = argc > 1 ? argv[1] : "tiny-a";
     kernels = test_choose_device(argc, argv, 2);
     failed = cmocka_run_group_tests(tests, open_model, close_model);

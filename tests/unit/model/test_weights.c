@@ -442,6 +442,46 @@ static int remove_dir(void **state)
     return rmdir(dir);
 }
 
+/* Each rank binds its part of the experts, all ranks together each of them once; nobody looks at the values of
+ * others. */
+static void ranks_have_their_experts(void **state)
+{
+    ds_model_stats all, part;
+    uint64_t sum = 0;
+    ds_model *m;
+    ds_err err;
+    shard s = load_shard("tiny-c"); /* 5 experts */
+    (void)state;
+
+    write_file("model.safetensors", s.bytes, s.n);
+    assert_ok(ds_model_open(&m, dir, NULL, &err));
+    ds_model_stat(m, &all);
+    ds_model_close(m);
+    for (uint32_t ranks = 1; ranks <= 5; ranks++, sum = 0) {
+        for (uint32_t i = 0; i < ranks; i++) {
+            assert_ok(ds_model_open(&m, dir, &(ds_model_opts){ .ranks = ranks, .rank = i }, &err));
+            ds_model_stat(m, &part);
+            sum += part.kind_bytes[DS_KIND_EXPERT];
+            assert_int_equal(part.kind_bytes[DS_KIND_ATTENTION], all.kind_bytes[DS_KIND_ATTENTION]);
+            if (ranks > 1) {
+                ds_runner *r;
+                assert_refused(ds_runner_create(&r, m, &(ds_runner_opts){ .max_context = 64 }, &err), DS_E_ARG, "of the communicator");
+            }
+            ds_model_close(m);
+        }
+        assert_int_equal(sum, all.kind_bytes[DS_KIND_EXPERT]);
+    }
+    assert_refused(ds_model_open(&m, dir, &(ds_model_opts){ .ranks = 6, .rank = 0 }, &err), DS_E_ARG, "6 ranks: the model has 5 experts");
+    assert_refused(ds_model_open(&m, dir, &(ds_model_opts){ .ranks = 2, .rank = 2 }, &err), DS_E_ARG, "rank 2 of 2");
+    data_of(&s, "layers.1.ffn.experts.4.w3.scale")[7] = 0xff;
+    write_file("model.safetensors", s.bytes, s.n);
+    assert_ok(ds_model_open(&m, dir, &(ds_model_opts){ .ranks = 2, .rank = 0 }, &err));
+    ds_model_close(m);
+    assert_refused(ds_model_open(&m, dir, &(ds_model_opts){ .ranks = 2, .rank = 1 }, &err), DS_E_FORMAT,
+                   "layers.1.ffn.experts.4.w3.scale, element 7 is NaN");
+    free(s.bytes);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -452,6 +492,7 @@ int main(void)
         cmocka_unit_test(the_same_message_for_any_number_of_threads),
         cmocka_unit_test(any_alignment),
         cmocka_unit_test(token_maps),
+        cmocka_unit_test(ranks_have_their_experts),
         cmocka_unit_test(runs_and_steps),
         cmocka_unit_test(every_allocation_can_fail),
     };
