@@ -60,6 +60,7 @@ Maintainer: deepserve maintainers <maintainers@deepserve.invalid>
 Installed-Size: $(du -sk --exclude=DEBIAN "$tree" | cut -f1)
 Depends: $depends
 Recommends: systemd
+Suggests: librados2
 Section: net
 Priority: optional
 Description: serving system for DeepSeek-V4.1-Flash-class models

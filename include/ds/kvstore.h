@@ -34,18 +34,26 @@ typedef struct {
 } ds_kvstore_user;
 
 typedef struct {
-    const char *const *dirs; /* a device each; borrowed by open */
+    const char *const *dirs; /* a device each, or a pool of Ceph: see below; borrowed by open */
     uint32_t n_dirs;
     uint32_t k, m;                      /* erasure code; k = 0: as the store has it, a new one gets the default for n_dirs */
     uint64_t capacity_bytes;            /* of all files together, never exceeded; 0: no bound */
-    uint64_t segment_bytes;             /* 0: 256 MiB, less where the capacity is small */
+    uint64_t segment_bytes;             /* 0: 256 MiB, in a pool 32 MiB; less where the capacity is small */
     uint32_t max_blocks;                /* that the index has room for; 0: by capacity and block, 4 Mi at most */
-    uint32_t readers;                   /* threads that fetch; 0: 4 */
+    uint32_t readers;                   /* threads that fetch; 0: 4, for a pool 16 */
     uint32_t max_fetches, max_saves;    /* that may wait or run at a time; 0: 256 */
     uint64_t ttl_s[DS_KVSTORE_CLASSES]; /* 0: 3 days, 7 days */
     const ds_kvstore_user *user;        /* NULL: for looking after the store; match, fetch and save are refused */
     bool read_only;                     /* nothing on the devices is changed */
 } ds_kvstore_opts;
+
+/* A pool of Ceph is "rados://POOL[/NAMESPACE][?conf=FILE][&id=NAME]", %XX standing for a byte, and it is all of a
+ * store's places. Whether places are so, as far as words tell. DS_E_ARG. */
+ds_rc ds_kvstore_check_places(const char *const *places, uint32_t n, ds_err *err);
+bool ds_kvstore_in_pool(const char *place);
+/* The place for another store by the side of a place's: a directory of that name in it, which is made, or a namespace.
+ * *out is a string to free. DS_E_IO, DS_E_NOMEM. */
+ds_rc ds_kvstore_place_below(char **out, const char *place, const char *name, ds_err *err);
 
 /* Opens the directories, making a new store of empty ones, and learns what is there. DS_E_ARG: options; an identity
  * with zeros in it, whose keys are good in one process only. DS_E_FORMAT, DS_E_IO, DS_E_NOMEM. DS_E_AGAIN: another

@@ -28,7 +28,7 @@ static const ds_opt table[] = {
       .type = DS_OPT_LIST,
       .offset = offsetof(options, dirs),
       .arg = "DIR",
-      .help = "a store that no kvd serves; all of its directories" },
+      .help = "a store that no kvd serves; all of its directories, or its pool of Ceph as in kvd" },
     { .name = "json", .type = DS_OPT_FLAG, .offset = offsetof(options, json), .help = "results as JSON" },
     { 0 },
 };
@@ -279,6 +279,8 @@ int ds_cmd_ctl(int argc, char **argv)
         return ds_cli_wrong("ctl", "kv %.40s: expected stat, ls, verify, scrub, warm or forget", word[1]);
     if ((v == FORGET) != (n == 3))
         return ds_cli_wrong("ctl", v == FORGET ? "kv forget needs the tenant's name" : "kv %s takes no further word", verbs[v]);
+    if (ds_kvstore_check_places(o.dirs.v, (uint32_t)o.dirs.n, &err) != DS_OK)
+        return ds_cli_wrong("ctl", "--dir %s", err.msg);
     if ((o.store != NULL) + (o.dirs.n > 0) != 1)
         return ds_cli_wrong("ctl", "exactly one of --store and --dir is needed");
     if (o.store && strncmp(o.store, "unix:", 5) != 0)

@@ -25,7 +25,8 @@ static const ds_opt table[] = {
       .offset = offsetof(options, dirs),
       .arg = "DIR",
       .required = true,
-      .help = "where blocks are; given several times, each is a device" },
+      .help =
+          "where blocks are; given several times, each is a device. Or a pool of Ceph: rados://POOL[/NAMESPACE][?conf=FILE][&id=NAME]" },
     { .name = "code",
       .type = DS_OPT_STR,
       .offset = offsetof(options, code),
@@ -42,7 +43,7 @@ static const ds_opt table[] = {
       .type = DS_OPT_STR,
       .offset = offsetof(options, listen),
       .arg = "unix:PATH",
-      .help = "where engines connect (default: kvd.socket in the first directory)" },
+      .help = "where engines connect (default: kvd.socket in the first directory; a pool has none)" },
     { .name = "ttl",
       .type = DS_OPT_STR,
       .offset = offsetof(options, ttl),
@@ -66,18 +67,18 @@ static const ds_opt table[] = {
     { .name = "readers",
       .type = DS_OPT_INT,
       .offset = offsetof(options, readers),
-      .def = "4",
       .arg = "N",
       .min = 1,
       .max = 64,
-      .help = "threads that fetch" },
+      .help = "threads that fetch (default: 4, from a pool 16)" },
     { 0 },
 };
 
 static const ds_opt_cmd command = {
     .command = "deepserve kvd",
-    .summary = "Keeps blocks of cached KV on local directories, for all engines of this machine and over their restarts.\n"
-               "Prints one line `listening on …` when it is ready, and serves until SIGTERM.",
+    .summary =
+        "Keeps blocks of cached KV on local directories or in a pool of Ceph, for all engines of this machine and over their restarts.\n"
+        "Prints one line `listening on …` when it is ready, and serves until SIGTERM.",
     .usage = "--dir DIR [--dir DIR …] [options]",
     .example = "deepserve kvd --dir /srv/kv --capacity 2TiB",
     .opts = table,
@@ -192,6 +193,10 @@ int ds_cmd_kvd(int argc, char **argv)
         return ds_cli_wrong("kvd", "--code %.40s: expected K+M, such as 10+2", o.code);
     if (!parse_ttl(o.ttl, ttl_s))
         return ds_cli_wrong("kvd", "--ttl %.80s: expected agent=TIME,chat=TIME,window=TIME, a time being a number and s, m, h or d", o.ttl);
+    if (ds_kvstore_check_places(o.dirs.v, (uint32_t)o.dirs.n, &err) != DS_OK)
+        return ds_cli_wrong("kvd", "--dir %s", err.msg);
+    if (!o.listen && ds_kvstore_in_pool(o.dirs.v[0]))
+        return ds_cli_wrong("kvd", "a pool has no place for the socket: --listen says where engines connect");
     if (o.listen && strncmp(o.listen, "unix:", 5) != 0)
         return ds_cli_wrong("kvd", "--listen %.80s: expected unix:PATH", o.listen);
     if ((size_t)(o.listen ? snprintf(path, sizeof path, "%s", o.listen + 5) : snprintf(path, sizeof path, "%s/kvd.socket", o.dirs.v[0])) >=

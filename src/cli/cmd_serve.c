@@ -11,6 +11,8 @@
 
 #include <fcntl.h>
 
+#include <ds/kvstore.h>
+
 #include "base/hash.h"
 #include "base/utf8.h"
 #include "cli/gen.h"
@@ -60,7 +62,7 @@ static const ds_opt table[] = {
     { .name = "max-requests", .type = DS_OPT_INT, O(max_requests), .def = "256", .arg = "N", .min = 1, .max = 1 << 20, .help = "requests accepted and not ended, waiting ones too; more get a 429" },
     { .name = "memory", .type = DS_OPT_BYTES, O(memory), .def = "0", .arg = "BYTES", .min = 0, .max = INFINITY, .help = "for caches and buffers; 0 = up to 90% of what is free, less the weights" },
     { .name = "kv-memory", .type = DS_OPT_BYTES, O(kv_memory), .def = "0", .arg = "BYTES", .min = 0, .max = INFINITY, .help = "of that, for prefixes that leave the engine's own blocks: they come back from there; 0 = none" },
-    { .name = "kv-dir", .type = DS_OPT_LIST, O(kv_dirs), .arg = "DIR", .help = "keep prefixes in this directory: they are there after a restart too. May be repeated, each is a device then, and one or two of them may fail" },
+    { .name = "kv-dir", .type = DS_OPT_LIST, O(kv_dirs), .arg = "DIR", .help = "keep prefixes in this directory: they are there after a restart too. May be repeated, each is a device then, and one or two of them may fail. Or in a pool of Ceph: rados://POOL[/NAMESPACE][?conf=FILE][&id=NAME]" },
     { .name = "kv", .type = DS_OPT_STR, O(kv), .arg = "unix:PATH", .help = "keep prefixes in the store of this kvd, which other servers use too; instead of --kv-dir" },
     { .name = "kv-capacity", .type = DS_OPT_BYTES, O(kv_capacity), .def = "16GiB", .arg = "BYTES", .min = 0, .max = INFINITY, .help = "of all files in --kv-dir together; 0 = no bound" },
     { .name = "step-tokens", .type = DS_OPT_INT, O(step_tokens), .def = "512", .arg = "TOKENS", .min = 1, .max = 1 << 18, .help = "rows of an engine step at most" },
@@ -334,6 +336,7 @@ static int check_values(const options *o)
                                    o->keys, o->responses_db, o->access_log, o->replay,   o->cache_dir };
     static const char letters[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_:", digits[] = "0123456789";
     char q[220];
+    ds_err err;
 
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
         if (values[i] && !*values[i])
@@ -357,6 +360,8 @@ static int check_values(const options *o)
         return ds_cli_wrong("serve", "--tls-cert and --tls-key belong together");
     if (o->kv && o->kv_dirs.n)
         return ds_cli_wrong("serve", "--kv and --kv-dir exclude each other");
+    if (ds_kvstore_check_places(o->kv_dirs.v, (uint32_t)o->kv_dirs.n, &err) != DS_OK)
+        return ds_cli_wrong("serve", "--kv-dir %s", err.msg);
     if (o->no_tcp && !o->unix_path)
         return ds_cli_wrong("serve", "--no-tcp needs --unix-socket");
     if (o->unix_path && o->admin && strcmp(o->unix_path, o->admin) == 0)

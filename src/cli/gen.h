@@ -57,7 +57,7 @@ typedef struct {
     DS_CLI_OPT_PIN(offsetof(options_type, g.pin)), \
     DS_CLI_OPT_CHUNK(offsetof(options_type, g.chunk)), \
     { .name = "kv-dir", .type = DS_OPT_STR, .offset = offsetof(options_type, g.kv_dir), .arg = "DIR", \
-      .help = "keep prefixes in this directory: the next run finds them" }, \
+      .help = "keep prefixes in this directory, or in a pool of Ceph as in serve: the next run finds them" }, \
     { .name = "kv-capacity", .type = DS_OPT_BYTES, .offset = offsetof(options_type, g.kv_capacity), .def = "16GiB", .arg = "BYTES", .min = 0, .max = INFINITY, \
       .help = "of the files in --kv-dir; 0 = no bound" }, \
     { .name = "context", .type = DS_OPT_INT, .offset = offsetof(options_type, g.context), .def = "0", .arg = "TOKENS", .min = 0, .max = INT32_MAX, \

@@ -11,11 +11,11 @@
 /* Of the capacity: a state is as large as a dozen blocks, and one is kept for a prompt and one for an answer. */
 enum { STATES_SHARE = 4 };
 
-static ds_rc make_dir(const char *path, ds_err *err)
+static ds_rc make_dir(const char *place, ds_err *err)
 {
-    if (mkdir(path, 0777) == 0 || errno == EEXIST)
+    if (ds_kvstore_in_pool(place) || mkdir(place, 0777) == 0 || errno == EEXIST)
         return DS_OK;
-    return ds_fail(err, DS_E_IO, "KV store: %s can't be made: %s", path, strerror(errno));
+    return ds_fail(err, DS_E_IO, "KV store: %s can't be made: %s", place, strerror(errno));
 }
 
 /* To a layout that differs from the blocks' in size alone, for a store that knows nothing but blocks. */
@@ -58,7 +58,7 @@ ds_rc ds_kvdir_open(ds_kvdir *out, const ds_kvdir_opts *o, ds_err *err)
     if (rc == DS_OK) /* a kvd has a bound of its own */
         rc = open_one(&out->blocks, o, o->dirs, o->layout, o->capacity_bytes - for_states, err);
     for (uint32_t i = 0; i < o->n_dirs && rc == DS_OK; i++)
-        rc = asprintf(&sub[i], "%s/states", o->dirs[i]) < 0 ? ds_fail(err, DS_E_NOMEM, "KV store: out of memory") : make_dir(sub[i], err);
+        rc = ds_kvstore_place_below(&sub[i], o->dirs[i], "states", err);
     if (rc == DS_OK) {
         states_layout(states, o->layout);
         rc = open_one(&out->states, o, (const char *const *)sub, states, for_states, err);

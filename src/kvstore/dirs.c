@@ -60,6 +60,12 @@ static void close_dirs(ds_files *f)
     free(x);
 }
 
+static uint64_t mute(ds_files *f) /* a disk answers or fails */
+{
+    (void)f;
+    return 0;
+}
+
 static ds_rc store_path(char path[4096], const char *dir, ds_err *err)
 {
     char label[120];
@@ -176,6 +182,15 @@ static int create(ds_files *f, uint32_t d, uint64_t segment)
 static int open_write(ds_files *f, uint32_t d, uint64_t segment)
 {
     return open_for(f, d, segment, O_WRONLY);
+}
+
+static void unmake(ds_files *f, uint32_t d, int fd, uint64_t segment)
+{
+    char name[24];
+
+    (void)fd;
+    file_name(name, segment);
+    unlinkat(of(f)->dir[d], name, 0);
 }
 
 static bool write_file(ds_files *f, uint32_t d, int fd, const uint8_t *p, size_t n, uint64_t at)
@@ -353,12 +368,14 @@ static void hurry(ds_files_queue *q, uint32_t d) /* what a disk was asked for it
 }
 
 static const ds_files_ops ops = { .close = close_dirs,
+                                  .mute = mute,
                                   .read_store = read_store,
                                   .attach = attach,
                                   .detach = detach,
                                   .list = list,
                                   .create = create,
                                   .open_write = open_write,
+                                  .unmake = unmake,
                                   .write = write_file,
                                   .named = named,
                                   .cut = cut,

@@ -21,6 +21,8 @@ typedef struct ds_files_queue ds_files_queue;
 typedef struct {
     /* NULL is not fine. */
     void (*close)(ds_files *f);
+    /* How many operations weren't answered in time: what was asked for meanwhile is unknown, not lost. */
+    uint64_t (*mute)(ds_files *f);
     /* The store file of a place: a string for the caller to free, or NULL where there is none. DS_E_IO, DS_E_NOMEM. */
     ds_rc (*read_store)(ds_files *f, uint32_t place, char **text, ds_err *err);
     /* Makes a place a device, writing `text` as its store file (NULL: it has one), and locks it; what was written goes
@@ -34,6 +36,7 @@ typedef struct {
     /* ---- writing; all [writer] ---- */
     int (*create)(ds_files *f, uint32_t device, uint64_t segment); /* -1: it can't, or there is one */
     int (*open_write)(ds_files *f, uint32_t device, uint64_t segment);
+    void (*unmake)(ds_files *f, uint32_t device, int h, uint64_t segment); /* removes what create made under this handle, nothing else */
     /* Writes at what was the file's end. False: it failed. What it was told may still fail by sync. */
     bool (*write)(ds_files *f, uint32_t device, int h, const uint8_t *bytes, size_t n, uint64_t at);
     bool (*named)(ds_files *f, uint32_t device, int h);              /* a file that was created stays one, and has what was written */
@@ -69,5 +72,10 @@ struct ds_files {
 
 /* dirs.c: local directories, a device each. Nothing is looked at yet. DS_E_NOMEM, DS_E_IO: no io_uring. */
 ds_rc ds_files_dirs(ds_files **out, const char *const *dirs, uint32_t n, ds_err *err);
+
+/* rados.c: a pool, which is one device (kvstore/place.h). Connects to the cluster. api: NULL: librados. DS_E_ARG:
+ * the place; this program or machine has no librados. DS_E_IO: no cluster, no pool. */
+struct ds_rados_api;
+ds_rc ds_files_rados(ds_files **out, const char *place, const struct ds_rados_api *api, ds_err *err);
 
 #endif

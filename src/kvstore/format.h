@@ -14,6 +14,7 @@
 
 enum {
     DS_SEG_ALIGN = 4096,        /* extents, footer and file are multiples of it */
+    DS_SEG_MAX_ALIGN = 4 << 20, /* what they may have to be a multiple of on another kind of device */
     DS_SEG_HEADER_BYTES = 4096, /* of the file */
     DS_SEG_EXTENT_BLOCKS = 64,  /* at most */
     DS_SEG_EXTENT_HEADER = 128, /* bytes in front of the blocks' entries */

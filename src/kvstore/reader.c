@@ -38,7 +38,7 @@ typedef struct {
     bool asked[DS_SEG_MAX_DEVICES], have[DS_SEG_MAX_DEVICES];
     uint32_t n_have, waiting; /* shards; operations of this call in flight */
     ds_read_info info;
-    bool nomem;
+    bool nomem, gone; /* gone: a device hasn't the file any more */
 } call;
 
 ds_rc ds_volume_reader_create(ds_volume_reader **out, ds_volume *v, ds_err *err)
@@ -179,6 +179,7 @@ static void take(call *c, lane *l, int res)
         res = faults_of(c)->read(faults_of(c)->ctx, d, l->buf, res);
     if (res < 0 || (size_t)res < l->want) {
         c->info.failed++;
+        c->gone = c->gone || res == -ENOENT;
         return;
     }
     if (!ds_seg_record_read(&rec, p) || !ds_key_equal(&rec.key, c->key) || rec.segment != h->segment || rec.generation != h->generation ||
@@ -244,7 +245,7 @@ static ds_read_result gather(call *c, const ds_read_opts *o)
         if (c->n_have + c->waiting < k)
             ask_more(c, k - c->n_have - c->waiting);
         if (c->n_have + c->waiting < k && r->in_flight == c->waiting) /* nobody is left to ask */
-            return c->info.bad ? DS_READ_CORRUPT : DS_READ_IO;
+            return c->gone ? DS_READ_GONE : c->info.bad ? DS_READ_CORRUPT : DS_READ_IO;
         l = complete(r, until, &res);
         if (l && l->call == r->call)
             take(c, l, res);
@@ -278,6 +279,9 @@ ds_read_result ds_volume_read(ds_volume_reader *r, const ds_volume_place *p, con
         result = DS_READ_CORRUPT;
     else
         result = gather(&c, o ? o : &(ds_read_opts){ 0 });
+    for (uint32_t d = 0; c.waiting && d < r->v->n; d++)
+        if (r->lane[d].busy && r->lane[d].call == r->call && !r->lane[d].stalled_until)
+            r->v->files->ops->hurry(r->queue, d);
     if (result == DS_READ_OK)
         result = assemble(&c, out);
     if (c.nomem && result != DS_READ_OK)

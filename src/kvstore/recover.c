@@ -75,6 +75,11 @@ static bool read_at(recovery *r, uint32_t d, size_t n, uint64_t at)
     return r->v->files->ops->read(r->v->files, d, r->s->fd[d], r->s->h.segment, r->page, n, at);
 }
 
+static ds_rc silent(const recovery *r, ds_err *err)
+{
+    return ds_fail(err, DS_E_IO, "segment %llu: no answer", (unsigned long long)r->s->h.segment);
+}
+
 static bool same_segment(const ds_seg_header *a, const ds_seg_header *b)
 {
     ds_seg_header x = *a, y = *b;
@@ -154,7 +159,7 @@ static bool extent_whole(recovery *r, uint32_t d, uint64_t at, ds_seg_extent *x)
     if (head < DS_SEG_ALIGN || !room(r, DS_SEG_ALIGN) || !read_at(r, d, DS_SEG_ALIGN, at) ||
         ds_seg_extent_read(x, r->page, DS_SEG_ALIGN, at, h, NULL) != DS_OK)
         return false;
-    bytes = ds_seg_extent_bytes(x->n, h->shard_bytes);
+    bytes = ds_vol_extent_bytes(r->v, x->n, h->shard_bytes);
     if (bytes > left || !room(r, bytes) || !read_at(r, d, bytes, at))
         return false;
     for (uint32_t i = 0; i < x->n; i++) {
@@ -174,7 +179,7 @@ static ds_rc scan_extents(recovery *r, ds_volume_found_fn *found, void *ctx, ds_
     ds_vol_segment *s = r->s;
     ds_seg_extent x = { 0 }, y;
 
-    for (s->used = DS_SEG_HEADER_BYTES;;) {
+    for (s->used = r->v->align;;) {
         uint32_t whole = 0;
         for (uint32_t d = 0; d < r->v->n; d++)
             if (s->fd[d] >= 0 && extent_whole(r, d, s->used, &y)) {
@@ -205,7 +210,7 @@ static ds_rc scan_extents(recovery *r, ds_volume_found_fn *found, void *ctx, ds_
             if (found)
                 found(ctx, &s->h, it);
         }
-        s->used += ds_seg_extent_bytes(x.n, s->h.shard_bytes);
+        s->used += ds_vol_extent_bytes(r->v, x.n, s->h.shard_bytes);
     }
 }
 
@@ -275,7 +280,10 @@ ds_rc ds_vol_recover(ds_volume *v, const ds_volume_opts *o, ds_err *err)
             rc = ds_fail(err, DS_E_NOMEM, "out of memory");
             break;
         }
+        uint64_t mute = v->files->ops->mute(v->files);
         rc = recover_segment(&r, l.id[i], o, err);
+        if ((rc == DS_OK || rc == DS_E_FORMAT) && v->files->ops->mute(v->files) != mute)
+            rc = silent(&r, err);
         v->bytes += r.s->file_bytes;
         if (rc == DS_OK && !ds_vol_insert(v, r.s))
             rc = ds_fail(err, DS_E_NOMEM, "out of memory");
@@ -292,6 +300,7 @@ ds_rc ds_vol_recover(ds_volume *v, const ds_volume_opts *o, ds_err *err)
 ds_rc ds_volume_list(ds_volume *v, uint64_t segment, ds_volume_found_fn *found, void *ctx, ds_err *err)
 {
     recovery r = { .v = v, .s = ds_vol_take(v, segment) };
+    uint64_t mute = v->files->ops->mute(v->files);
     bool told = false;
     ds_rc rc;
 
@@ -324,6 +333,8 @@ ds_rc ds_volume_list(ds_volume *v, uint64_t segment, ds_volume_found_fn *found, 
             ds_vol_give(v, s);
         }
     }
+    if (rc == DS_OK && v->files->ops->mute(v->files) != mute)
+        rc = silent(&r, err);
     free(r.page);
     ds_vol_give(v, r.s);
     return rc;

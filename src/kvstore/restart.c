@@ -199,7 +199,7 @@ static ds_rc copy_names(ds_kvs *st, const ds_kvstore_opts *o, ds_err *err)
     return st->dir ? DS_OK : ds_fail(err, DS_E_NOMEM, "out of memory");
 }
 
-ds_rc ds_kvs_restart(ds_kvs *st, const ds_kvstore_opts *o, ds_err *err)
+ds_rc ds_kvs_restart(ds_kvs *st, const ds_kvstore_opts *o, const struct ds_rados_api *rados, ds_err *err)
 {
     rebuild b = { .st = st, .now = (uint64_t)ds_wall_s(), .o = o };
     ds_rc rc = copy_names(st, o, err);
@@ -212,6 +212,7 @@ ds_rc ds_kvs_restart(ds_kvs *st, const ds_kvstore_opts *o, ds_err *err)
                                                .m = o->m,
                                                .segment_bytes = st->segment_bytes,
                                                .capacity_bytes = o->capacity_bytes,
+                                               .rados = rados,
                                                .read_only = o->read_only,
                                                .known = known_segment,
                                                .found = found_block,

@@ -10,9 +10,8 @@
 #include "kv/layout.h"
 #include "kvstore/local.h"
 
-enum { DEFAULT_READERS = 4, MAX_READERS = 64, DEFAULT_QUEUE = 256, MAX_QUEUE = 1 << 16, TIDY_NS = 1000000000 };
+enum { MAX_READERS = 64, DEFAULT_QUEUE = 256, MAX_QUEUE = 1 << 16, TIDY_NS = 1000000000 };
 enum { DEFAULT_INDEX = 4 << 20, MIN_INDEX = 4096 };
-#define DEFAULT_SEGMENT ((uint64_t)256 << 20)
 #define MIN_SEGMENT ((uint64_t)64 << 10)
 #define ROOMY_SEGMENT ((uint64_t)2 << 20)
 
@@ -256,8 +255,11 @@ static ds_rc start_threads(ds_kvs *st, uint32_t readers, ds_err *err)
 
 static uint64_t segment_bytes_for(const ds_kvstore_opts *o)
 {
-    uint64_t s = o->segment_bytes ? o->segment_bytes : DEFAULT_SEGMENT;
+    uint32_t readers;
+    uint64_t s = o->segment_bytes;
 
+    if (!s && o->n_dirs)
+        ds_volume_suits(o->dirs[0], &s, &readers);
     if (o->capacity_bytes) { /* many, so that what collection needs left free is little; not too small to hold blocks */
         uint64_t few = o->capacity_bytes / (16 * (uint64_t)o->n_dirs), many = o->capacity_bytes / (128 * (uint64_t)o->n_dirs);
         many = many > ROOMY_SEGMENT ? many : ROOMY_SEGMENT;
@@ -265,6 +267,16 @@ static uint64_t segment_bytes_for(const ds_kvstore_opts *o)
         s = s < many ? s : many;
     }
     return s / DS_SEG_ALIGN * DS_SEG_ALIGN;
+}
+
+static uint32_t readers_for(const ds_kvstore_opts *o)
+{
+    uint32_t n = o->readers;
+    uint64_t segment;
+
+    if (!n && o->n_dirs)
+        ds_volume_suits(o->dirs[0], &segment, &n);
+    return n;
 }
 
 static uint32_t index_for(const ds_kvstore_opts *o, uint32_t block_bytes)
@@ -408,7 +420,7 @@ static ds_rc check_options(const ds_kvstore_opts *o, ds_err *err)
     return DS_OK;
 }
 
-ds_rc ds_kvstore_open(ds_kvstore **out, const ds_kvstore_opts *o, ds_err *err)
+ds_rc ds_kvs_open(ds_kvstore **out, const ds_kvstore_opts *o, const struct ds_rados_api *rados, ds_err *err)
 {
     static const uint64_t ttl_s[DS_KVSTORE_CLASSES] = { 3 * 24 * 3600, 7 * 24 * 3600 };
     uint32_t block_bytes = 0;
@@ -438,17 +450,22 @@ ds_rc ds_kvstore_open(ds_kvstore **out, const ds_kvstore_opts *o, ds_err *err)
     if (o->user)
         st->user_layout = ds_kvs_layout_of(st, id, block_bytes);
     st->fetch = calloc(st->max_fetches, sizeof *st->fetch);
-    st->reader = calloc(o->readers ? o->readers : DEFAULT_READERS, sizeof *st->reader);
+    st->reader = calloc(readers_for(o) + 1, sizeof *st->reader);
     rc = st->fetch && st->reader ? ds_index_create(&st->ix, index_for(o, block_bytes), err) : ds_fail(err, DS_E_NOMEM, "out of memory");
     st->segment_bytes = segment_bytes_for(o);
     if (rc == DS_OK)
-        rc = ds_kvs_restart(st, o, err);
+        rc = ds_kvs_restart(st, o, rados, err);
     if (rc == DS_OK)
-        rc = start_threads(st, o->readers ? o->readers : DEFAULT_READERS, err);
+        rc = start_threads(st, readers_for(o), err);
     if (rc != DS_OK) {
         close_store(&st->base);
         return rc;
     }
     *out = &st->base;
     return DS_OK;
+}
+
+ds_rc ds_kvstore_open(ds_kvstore **out, const ds_kvstore_opts *o, ds_err *err)
+{
+    return ds_kvs_open(out, o, NULL, err);
 }

@@ -102,7 +102,9 @@ static inline void ds_kvs_count(ds_kvs *st, size_t offset, uint64_t n)
 }
 #define DS_KVS_COUNT(st, member, n) ds_kvs_count((st), offsetof(ds_kvstore_stats, member), (n))
 
-/* store.c. Number of a layout, which is learned if there is room for it; DS_NONE: there is none. */
+/* store.c. ds_kvstore_open with a test's librados; NULL: the real one. */
+ds_rc ds_kvs_open(ds_kvstore **out, const ds_kvstore_opts *o, const struct ds_rados_api *rados, ds_err *err);
+/* Number of a layout, which is learned if there is room for it; DS_NONE: there is none. */
 uint32_t ds_kvs_layout_of(ds_kvs *st, const uint8_t id[32], uint32_t block_bytes);
 void ds_kvs_touch(ds_kvs *st, const ds_key *keys, uint32_t n);
 uint32_t ds_kvs_tenant(const char *name); /* NULL: 0 */
@@ -113,7 +115,7 @@ uint64_t ds_kvs_use_us(ds_kvs *st);
 void ds_kvs_run(ds_kvs *st, void (*run)(ds_kvs *st, void *arg), void *arg);
 
 /* restart.c. Opens the volume, and enters what it has into the index. */
-ds_rc ds_kvs_restart(ds_kvs *st, const ds_kvstore_opts *o, ds_err *err);
+ds_rc ds_kvs_restart(ds_kvs *st, const ds_kvstore_opts *o, const struct ds_rados_api *rados, ds_err *err);
 /* Seals the volume, and writes down what is in it where there is room. The threads have ended. */
 void ds_kvs_write_checkpoint(ds_kvs *st);
 

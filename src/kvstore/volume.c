@@ -9,12 +9,16 @@
 #include <string.h>
 #include <sys/random.h>
 
+#include <ds/kvstore.h>
+
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/json.h"
 
 enum { HOUR_S = 3600 };
+/* Objects of the size that is written and read fastest (bench/results); reads of one block each, so many of them. */
+enum { RADOS_SEGMENT = 32 << 20, RADOS_READERS = 16, DIRS_SEGMENT = 256 << 20, DIRS_READERS = 4 };
 
 static uint32_t need(const ds_volume *v)
 {
@@ -29,10 +33,18 @@ void ds_volume_default_code(uint32_t n, uint32_t *k, uint32_t *m)
     *k = n - *m;
 }
 
+void ds_volume_suits(const char *place, uint64_t *segment_bytes, uint32_t *readers)
+{
+    bool rados = ds_kvstore_in_pool(place);
+
+    *segment_bytes = rados ? RADOS_SEGMENT : DIRS_SEGMENT;
+    *readers = rados ? RADOS_READERS : DIRS_READERS;
+}
+
 typedef struct {
     bool there;
     uint8_t store[16];
-    uint32_t device, devices, k, m;
+    uint32_t device, devices, k, m, align;
 } store_file;
 
 static bool member_u32(const ds_json *o, const char *name, uint32_t *out)
@@ -54,7 +66,7 @@ static ds_rc read_store_file(store_file *f, const ds_volume *v, const char *plac
     bool ok;
     ds_rc rc = v->files->ops->read_store(v->files, i, &text, err);
 
-    *f = (store_file){ 0 };
+    *f = (store_file){ .align = DS_SEG_ALIGN };
     if (rc != DS_OK || !text)
         return rc;
     rc = ds_json_parse(&doc, text, strlen(text), &(ds_json_opts){ .max_depth = 4, .refuse_duplicates = true }, err);
@@ -66,14 +78,15 @@ static ds_rc read_store_file(store_file *f, const ds_volume *v, const char *plac
     id = ds_json_get(o, "store");
     ok = member_u32(o, "format", &format) && member_u32(o, "device", &f->device) && member_u32(o, "devices", &f->devices) &&
          member_u32(o, "k", &f->k) && member_u32(o, "m", &f->m) && id && id->type == DS_JSON_STRING && id->text_len == 32 &&
-         strspn(id->text, "0123456789abcdef") == 32;
+         strspn(id->text, "0123456789abcdef") == 32 && (!ds_json_get(o, "align") || member_u32(o, "align", &f->align));
     for (int b = 0; ok && b < 16; b++)
         sscanf(id->text + 2 * b, "%2hhx", &f->store[b]);
     ds_json_free(doc);
     if (format > 1)
         return ds_fail(err, DS_E_FORMAT, "%s/store.json: format %u, this program knows 1", label, format);
     if (!ok || f->k == 0 || f->k > DS_SEG_MAX_DEVICES || f->m > DS_SEG_MAX_DEVICES || f->k + f->m != f->devices ||
-        f->device >= f->devices || f->devices > DS_SEG_MAX_DEVICES)
+        f->device >= f->devices || f->devices > DS_SEG_MAX_DEVICES || f->align == 0 || f->align % DS_SEG_ALIGN ||
+        f->align > DS_SEG_MAX_ALIGN)
         return ds_fail(err, DS_E_FORMAT, "%s/store.json: not what a store's file holds", label);
     f->there = true;
     return DS_OK;
@@ -99,6 +112,7 @@ static ds_rc find_devices(ds_volume *v, const ds_volume_opts *o, uint32_t device
     v->n = o->n_dirs;
     v->k = o->k;
     v->m = o->m;
+    v->align = v->files->align;
     if (one) {
         if (o->k && (o->k != one->k || o->m != one->m))
             return ds_fail(err, DS_E_ARG, "the store has the code %u+%u, not %u+%u", one->k, one->m, o->k, o->m);
@@ -106,6 +120,10 @@ static ds_rc find_devices(ds_volume *v, const ds_volume_opts *o, uint32_t device
             return ds_fail(err, DS_E_ARG, "the store has %u devices, %u directories are given", one->devices, o->n_dirs);
         v->k = one->k;
         v->m = one->m;
+        v->align = one->align;
+        if (v->align % v->files->align)
+            return ds_fail(err, DS_E_FORMAT, "%s: it takes writes at multiples of %u, the store has %u",
+                           ds_file_label(label, sizeof label, o->dirs[0]), v->files->align, v->align);
         memcpy(v->store, one->store, sizeof v->store);
     } else {
         if (v->k == 0)
@@ -121,7 +139,7 @@ static ds_rc find_devices(ds_volume *v, const ds_volume_opts *o, uint32_t device
         device[i] = one ? f[i].device : i;
         if (!one || !f[i].there)
             continue;
-        if (memcmp(f[i].store, one->store, sizeof one->store) != 0 || f[i].k != one->k || f[i].m != one->m)
+        if (memcmp(f[i].store, one->store, sizeof one->store) != 0 || f[i].k != one->k || f[i].m != one->m || f[i].align != one->align)
             return ds_fail(err, DS_E_FORMAT, "%s: belongs to another store than the directories before it",
                            ds_file_label(label, sizeof label, o->dirs[i]));
         if (taken[device[i]])
@@ -145,19 +163,21 @@ static ds_rc find_devices(ds_volume *v, const ds_volume_opts *o, uint32_t device
 
 static ds_rc open_device(ds_volume *v, uint32_t place, uint32_t device, bool fresh, ds_err *err)
 {
-    char text[256], hex[33];
+    char text[256], hex[33], align[32] = "";
 
     if (v->missing & 1u << device)
         return DS_OK;
     ds_hex(hex, v->store, 16);
-    snprintf(text, sizeof text, "{\"format\":1,\"store\":\"%s\",\"device\":%u,\"devices\":%u,\"k\":%u,\"m\":%u}\n", hex, device, v->n, v->k,
-             v->m);
+    if (v->align != DS_SEG_ALIGN)
+        snprintf(align, sizeof align, ",\"align\":%u", v->align);
+    snprintf(text, sizeof text, "{\"format\":1,\"store\":\"%s\",\"device\":%u,\"devices\":%u,\"k\":%u,\"m\":%u%s}\n", hex, device, v->n,
+             v->k, v->m, align);
     return v->files->ops->attach(v->files, place, device, fresh ? text : NULL, err);
 }
 
 ds_rc ds_volume_open(ds_volume **out, const ds_volume_opts *o, ds_err *err)
 {
-    uint32_t device[DS_SEG_MAX_DEVICES] = { 0 };
+    uint32_t device[DS_SEG_MAX_DEVICES] = { 0 }, readers;
     bool fresh = false;
     ds_volume *v;
     ds_rc rc;
@@ -169,11 +189,17 @@ ds_rc ds_volume_open(ds_volume **out, const ds_volume_opts *o, ds_err *err)
     if (!v)
         return ds_fail(err, DS_E_NOMEM, "out of memory");
     pthread_rwlock_init(&v->mu, NULL);
-    v->segment_bytes = o->segment_bytes ? o->segment_bytes : 256u << 20;
+    v->segment_bytes = o->segment_bytes;
+    if (!v->segment_bytes)
+        ds_volume_suits(o->dirs[0], &v->segment_bytes, &readers);
     v->capacity_bytes = o->capacity_bytes;
     v->read_only = o->read_only;
     v->next = 1;
-    rc = ds_files_dirs(&v->files, o->dirs, o->n_dirs, err);
+    rc = ds_kvstore_check_places(o->dirs, o->n_dirs, err);
+    if (rc == DS_OK && ds_kvstore_in_pool(o->dirs[0]))
+        rc = ds_files_rados(&v->files, o->dirs[0], o->rados, err);
+    else if (rc == DS_OK)
+        rc = ds_files_dirs(&v->files, o->dirs, o->n_dirs, err);
     if (rc == DS_OK)
         rc = find_devices(v, o, device, &fresh, err);
     if (rc == DS_OK)
@@ -402,10 +428,25 @@ static void remove_files(const ds_volume *v, uint64_t segment)
         }
 }
 
-/* The file of one device: its header, and a second handle to read by. False: this device won't have the segment. */
-static bool begin_on(const ds_volume *v, ds_vol_segment *s, uint32_t d)
+static void unmake(const ds_volume *v, const ds_vol_segment *s, uint32_t d)
 {
-    uint8_t head[DS_SEG_HEADER_BYTES];
+    if (v->faults)
+        v->faults->remove(v->faults->ctx, d);
+    v->files->ops->unmake(v->files, d, s->write_fd[d], s->h.segment);
+}
+
+/* A segment that isn't begun after all. */
+static void unmake_all(ds_volume *v, ds_vol_segment *s)
+{
+    for (uint32_t d = 0; d < v->n; d++)
+        if (s->write_fd[d] >= 0)
+            unmake(v, s, d);
+    ds_vol_give(v, s);
+}
+
+/* The file of one device: its header, and a second handle to read by. False: this device won't have the segment. */
+static bool begin_on(const ds_volume *v, ds_vol_segment *s, uint32_t d, uint8_t *head)
+{
     ds_seg_header h = s->h;
 
     if (is_missing(v, d))
@@ -415,21 +456,28 @@ static bool begin_on(const ds_volume *v, ds_vol_segment *s, uint32_t d)
     s->write_fd[d] = v->files->ops->create(v->files, d, h.segment);
     if (s->write_fd[d] < 0)
         return false;
-    if (write_all(v, d, s->write_fd[d], head, sizeof head, 0) && v->files->ops->named(v->files, d, s->write_fd[d]))
+    if (write_all(v, d, s->write_fd[d], head, v->align, 0) && v->files->ops->named(v->files, d, s->write_fd[d]))
         s->fd[d] = v->files->ops->open_read(v->files, d, h.segment);
+    if (s->fd[d] < 0)
+        unmake(v, s, d);
     return s->fd[d] >= 0;
 }
 
 static ds_rc begin(ds_volume *v, const ds_volume_extent *x, ds_err *err)
 {
     ds_vol_segment *s;
-    uint64_t head = (uint64_t)DS_SEG_HEADER_BYTES * v->n;
+    uint64_t heads = (uint64_t)v->align * v->n;
+    uint8_t *head;
 
-    if (!fits(v, NULL, 0, head + footers(v, x->n)))
+    if (!fits(v, NULL, 0, heads + footers(v, x->n)))
         return ds_fail(err, DS_E_AGAIN, "the store's capacity is reached");
     s = ds_vol_segment_new(v);
-    if (!s)
+    head = s ? calloc(1, v->align) : NULL;
+    if (!head) {
+        if (s)
+            ds_vol_give(v, s);
         return ds_fail(err, DS_E_NOMEM, "out of memory");
+    }
     s->h.segment = v->next++;
     s->h.klass = x->klass;
     s->h.block_bytes = x->block_bytes;
@@ -438,28 +486,28 @@ static ds_rc begin(ds_volume *v, const ds_volume_extent *x, ds_err *err)
     s->h.expires_s = x->expires_s;
     memcpy(s->h.layout, x->layout, sizeof s->h.layout);
     if (getrandom(&s->h.generation, sizeof s->h.generation, 0) != sizeof s->h.generation) {
+        free(head);
         ds_vol_give(v, s);
         return ds_fail(err, DS_E_IO, "no random numbers: %s", strerror(errno));
     }
     for (uint32_t d = 0; d < v->n; d++)
-        if (!begin_on(v, s, d) && s->write_fd[d] >= 0)
+        if (!begin_on(v, s, d, head) && s->write_fd[d] >= 0)
             give_up(v, s, d);
         else if (s->write_fd[d] < 0 && !is_missing(v, d))
             note_bad(v, d);
+    free(head);
     uint32_t took = writable(v, s);
     if (took < need(v)) {
-        remove_files(v, s->h.segment);
-        ds_vol_give(v, s);
+        unmake_all(v, s);
         return ds_fail(err, DS_E_IO, "a new segment: %u of %u devices took it, %u are needed", took, v->n, need(v));
     }
     if (!ds_vol_insert(v, s)) {
-        remove_files(v, s->h.segment);
-        ds_vol_give(v, s);
+        unmake_all(v, s);
         return ds_fail(err, DS_E_NOMEM, "out of memory");
     }
     s->open = s->dirty = true;
-    s->used = s->committed = DS_SEG_HEADER_BYTES;
-    account(v, s, head, true);
+    s->used = s->committed = v->align;
+    account(v, s, heads, true);
     v->open[x->klass] = s;
     return DS_OK;
 }
@@ -496,7 +544,7 @@ void ds_vol_seal(ds_volume *v, ds_vol_segment *s)
 static ds_rc segment_for(ds_volume *v, const ds_volume_extent *x, ds_vol_segment **out, ds_err *err)
 {
     ds_vol_segment *s = v->open[x->klass];
-    uint64_t bytes = ds_seg_extent_bytes(x->n, ds_seg_shard_bytes(x->block_bytes, v->k));
+    uint64_t bytes = ds_vol_extent_bytes(v, x->n, ds_seg_shard_bytes(x->block_bytes, v->k));
     bool full = s && s->n_items && s->used + bytes > v->segment_bytes;
     ds_rc rc = DS_OK;
 
@@ -579,7 +627,7 @@ ds_rc ds_volume_append(ds_volume *v, const ds_volume_extent *x, ds_volume_place 
     rc = segment_for(v, x, &s, err);
     if (rc != DS_OK)
         return rc;
-    bytes = ds_seg_extent_bytes(x->n, s->h.shard_bytes);
+    bytes = ds_vol_extent_bytes(v, x->n, s->h.shard_bytes);
     if (!grow_buffers(v, bytes))
         return ds_fail(err, DS_E_NOMEM, "out of memory for an extent of %u blocks", x->n);
     e.offset = s->used;
@@ -684,7 +732,12 @@ void ds_volume_each(ds_volume *v, ds_volume_segment_fn *fn, void *ctx)
     pthread_rwlock_unlock(&v->mu);
 }
 
+uint64_t ds_vol_extent_bytes(const ds_volume *v, uint32_t n, uint32_t shard_bytes)
+{
+    return (ds_seg_extent_bytes(n, shard_bytes) + v->align - 1) / v->align * v->align;
+}
+
 uint64_t ds_volume_extent_bytes(const ds_volume *v, uint32_t n, uint32_t block_bytes)
 {
-    return (ds_seg_extent_bytes(n, ds_seg_shard_bytes(block_bytes, v->k)) + n * (uint64_t)DS_SEG_FOOTER_ENTRY) * v->n;
+    return (ds_vol_extent_bytes(v, n, ds_seg_shard_bytes(block_bytes, v->k)) + n * (uint64_t)DS_SEG_FOOTER_ENTRY) * v->n;
 }

@@ -5,8 +5,8 @@
  * block that was durable.
  *
  * Threads: append, commit, seal, drop from one thread (the writer); readers from any number of others, each with a
- * ds_volume_reader of its own. A segment that is dropped while it is read goes when its last reader is
- * done.   Memory: a few hundred bytes a segment; a writer's buffer for one extent; a reader's for its shards. */
+ * ds_volume_reader of its own. A segment that is dropped while it is read is known until its last reader
+ * is done.   Memory: a few hundred bytes a segment; a writer's buffer for one extent; a reader's for its shards. */
 #ifndef DS_KVSTORE_VOLUME_H
 #define DS_KVSTORE_VOLUME_H
 
@@ -28,12 +28,13 @@ typedef struct {
 typedef void ds_volume_found_fn(void *ctx, const ds_seg_header *segment, const ds_seg_item *block);
 
 typedef struct {
-    const char *const *dirs; /* [k + m], in any order for a store that exists; borrowed during open */
+    const char *const *dirs; /* [k + m], in any order for a store that exists, or one of kvstore/place.h; borrowed during open */
     uint32_t n_dirs;
-    uint32_t k, m;           /* k 0: as the store has it; a new one gets the default for n_dirs */
-    uint64_t segment_bytes;  /* of a file at most, before its footer; 0 = 256 MiB */
-    uint64_t capacity_bytes; /* of all files together, never exceeded; 0 = no bound */
-    bool read_only;          /* look only: nothing is created, sealed or locked for writing */
+    uint32_t k, m;                    /* k 0: as the store has it; a new one gets the default for n_dirs */
+    uint64_t segment_bytes;           /* of a file at most, before its footer; 0 = as suits the place */
+    uint64_t capacity_bytes;          /* of all files together, never exceeded; 0 = no bound */
+    const struct ds_rados_api *rados; /* a test's; NULL: librados */
+    bool read_only;                   /* look only: nothing is created, sealed or locked for writing */
     /* Whether the caller knows all blocks of this segment: open calls it in the order of segments, once it has locked
      * the store, and then doesn't look for them. NULL: it doesn't. */
     bool (*known)(void *ctx, const ds_seg_header *segment);
@@ -43,6 +44,9 @@ typedef struct {
 
 /* The code for n devices when nobody says: 10+2, 4+2, 2+1, 1+1, 1+0, and n-2+2 or n-1+1 between them. */
 void ds_volume_default_code(uint32_t n, uint32_t *k, uint32_t *m);
+
+/* What suits a place when nobody says: bytes of a segment's file, readers. */
+void ds_volume_suits(const char *place, uint64_t *segment_bytes, uint32_t *readers);
 
 /* Makes the directories' store.json or checks them, then reads what is there. Up to m devices may be missing from a
  * store that exists (their directories empty or unreadable): it is degraded then, and they get files again only by
@@ -87,8 +91,8 @@ ds_rc ds_volume_append(ds_volume *v, const ds_volume_extent *x, ds_volume_place 
 ds_rc ds_volume_commit(ds_volume *v, ds_err *err);
 /* No more extents for the class's open segment; its footer is written. */
 ds_rc ds_volume_seal(ds_volume *v, uint32_t klass, ds_err *err);
-/* Removes a segment's files. Readers that have it go on; new ones are told that it is gone. False: there is none, or
- * it is open. */
+/* Removes a segment's files. Readers that have it go on, or are told that it is gone, as new ones are. False: there
+ * is none, or it is open. */
 bool ds_volume_drop(ds_volume *v, uint64_t segment);
 
 /* What a segment is, for those who look after the volume. */
@@ -104,7 +108,7 @@ uint64_t ds_volume_extent_bytes(const ds_volume *v, uint32_t n, uint32_t block_b
 
 typedef enum {
     DS_READ_OK,
-    DS_READ_GONE,    /* no such segment */
+    DS_READ_GONE,    /* no such segment, or no more */
     DS_READ_IO,      /* too few devices answered rightly: errors, files that end early */
     DS_READ_CORRUPT, /* too few shards that are what they should be, or the block put together isn't */
     DS_READ_LATE,    /* the deadline passed */

@@ -40,7 +40,7 @@ typedef struct {
 struct ds_volume {
     /* [const] */
     const ds_vol_faults *faults; /* NULL but in tests, where it is set before the first operation */
-    uint32_t n, k, m;
+    uint32_t n, k, m, align;     /* align: of extents; a header takes as much */
     uint8_t store[16];
     uint64_t segment_bytes, capacity_bytes;
     bool read_only;
@@ -65,6 +65,8 @@ void ds_vol_give(ds_volume *v, ds_vol_segment *s);
 ds_vol_segment *ds_vol_segment_new(ds_volume *v);
 /* Into the table, whose it is from then on. False: out of memory. */
 bool ds_vol_insert(ds_volume *v, ds_vol_segment *s);
+/* Of an extent in a file. */
+uint64_t ds_vol_extent_bytes(const ds_volume *v, uint32_t n, uint32_t shard_bytes);
 /* Writes the footer of a segment that takes no more. [writer] */
 void ds_vol_seal(ds_volume *v, ds_vol_segment *s);
 
