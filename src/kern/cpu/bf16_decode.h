@@ -13,28 +13,6 @@
 #include "kern/cpu/gemm.h"
 #include "kern/cpu/vec_avx512.h"
 
-/* A row of a weight. */
-typedef struct {
-    const uint8_t *data, *scale;
-} code_row;
-
-static inline code_row code_row_of(const ds_mat *w, ds_mat_type type, uint64_t o)
-{
-    size_t in = w->in;
-    const uint8_t *data = w->data;
-
-    switch (type) {
-    case DS_MAT_BF16:
-        return (code_row){ data + o * in * 2, NULL };
-    case DS_MAT_FP8_32X32:
-        return (code_row){ data + o * in, w->scale + o / 32 * (in / 32) };
-    case DS_MAT_FP8_ROWS:
-        return (code_row){ data + o * in, w->scale + o * (in / 32) };
-    default:
-        return (code_row){ data + o * (in / 2), w->scale + o * (in / 32) };
-    }
-}
-
 /* FP8 with a scale at the ends of the range. */
 static __attribute__((noinline)) __m512i decode_bf16_far(const uint8_t *codes, uint8_t scale)
 {
@@ -49,7 +27,7 @@ static __attribute__((noinline)) __m512i decode_bf16_far(const uint8_t *codes, u
  * used. MXFP4: the sixteen bytes of a group stand in each quarter, whose eight words are shifted by 0, 4, 8 and 12
  * bits, which makes all 32 codes indices: a permutation reads five bits of each, and the fifth is whatever stands
  * there, as the table has everything twice. */
-static inline __attribute__((always_inline)) __m512i decode_bf16(ds_mat_type type, code_row r, size_t c, size_t in)
+static inline __attribute__((always_inline)) __m512i decode_bf16(ds_mat_type type, ds_gemm_row r, size_t c, size_t in)
 {
     if (type == DS_MAT_BF16)
         return in - c >= 32 ? _mm512_loadu_si512(r.data + 2 * c) : _mm512_maskz_loadu_epi16((1u << (in - c)) - 1u, r.data + 2 * c);

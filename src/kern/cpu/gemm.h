@@ -61,6 +61,30 @@ void ds_gemm_init(void); /* any thread, any number of times */
 /* A code times 2^7, where bf16 has its exponent, in both halves. */
 extern const uint32_t ds_e8m0_words[256];
 
+/* An output's row of a weight. */
+typedef struct {
+    const uint8_t *data, *scale;
+} ds_gemm_row;
+
+static inline ds_gemm_row ds_gemm_row_of(const ds_mat *w, ds_mat_type type, uint64_t o)
+{
+    size_t in = w->in;
+    const uint8_t *data = w->data;
+
+    switch (type) {
+    case DS_MAT_F32:
+        return (ds_gemm_row){ data + o * in * 4, NULL };
+    case DS_MAT_BF16:
+        return (ds_gemm_row){ data + o * in * 2, NULL };
+    case DS_MAT_FP8_32X32:
+        return (ds_gemm_row){ data + o * in, w->scale + o / 32 * (in / 32) };
+    case DS_MAT_FP8_ROWS:
+        return (ds_gemm_row){ data + o * in, w->scale + o * (in / 32) };
+    default:
+        return (ds_gemm_row){ data + o * (in / 2), w->scale + o * (in / 32) };
+    }
+}
+
 /* Four rows of a weight, one behind the other in memory, are used side by side. Their lines are fetched in the order
  * of memory, which the CPU's own prefetching follows (a stream for each row, of a few lines, it doesn't), early
  * enough for the last of the next four rows, and into L2: L1 has the activations. */

@@ -76,7 +76,7 @@ static void prep(void *set, const float *x, size_t ldx, const uint32_t *index, s
 /* A panel that is being decoded, tile by tile. */
 typedef struct {
     __m512i (*a)[STEPS][16];
-    const code_row *row;        /* [OUTS] */
+    const ds_gemm_row *row;     /* [OUTS] */
     size_t in, c0, steps, left; /* `left` tiles aren't done yet; the next is step `step` of `half` */
     size_t half, step;
     ds_mat_type type;
@@ -88,7 +88,7 @@ static inline __attribute__((always_inline)) void fetch_rows(const filler *f, ds
 {
     size_t bits = ds_gemm_bits(type), row_bytes = f->in * bits / 8, each = PANEL * bits / 8;
     size_t at = f->c0 + PANEL < f->in ? (f->c0 + PANEL) * bits / 8 : OUTS * row_bytes;
-    const code_row *row = f->row + f->half * GROUP + f->step * 2;
+    const ds_gemm_row *row = f->row + f->half * GROUP + f->step * 2;
 
     for (size_t i = 0; i < 2; i++) {
         for (size_t b = 0; b < each; b += 64)
@@ -101,7 +101,7 @@ static inline __attribute__((always_inline)) void fetch_rows(const filler *f, ds
 static inline __attribute__((always_inline)) void fill_tile(filler *f, ds_mat_type type)
 {
     __m512i *a = f->a[f->half][f->step];
-    const code_row *row = f->row + f->half * GROUP;
+    const ds_gemm_row *row = f->row + f->half * GROUP;
     size_t c = f->c0 + f->step * STEP;
 
     fetch_rows(f, type);
@@ -133,7 +133,7 @@ static void fill_one(filler *f)
 }
 
 /* The filler of the panel at column c0; there is nothing to do beyond the last. */
-static filler fill_of(panel *a, const code_row *row, const ds_mat *w, size_t c0, size_t halves)
+static filler fill_of(panel *a, const ds_gemm_row *row, const ds_mat *w, size_t c0, size_t halves)
 {
     size_t ld = padded(w->in), steps = c0 >= ld ? 0 : (ld - c0 < PANEL ? ld - c0 : PANEL) / STEP;
     return (filler){ .a = *a, .row = row, .in = w->in, .c0 = c0, .steps = steps, .left = halves * steps, .type = w->type };
@@ -204,11 +204,11 @@ static void block(float *out, const void *set, size_t rows, size_t row0, size_t 
     size_t ld = padded(w->in), width = rows == 1 ? 1 : GROUP, halves = n_outs > GROUP ? 2 : 1, groups = (n_rows + GROUP - 1) / GROUP;
     const uint16_t *x = (const uint16_t *)set + row0 * ld;
     work_area *wa = work;
-    code_row row[OUTS];
+    ds_gemm_row row[OUTS];
     tile_config cfg = { .palette = 1 };
 
     for (uint32_t i = 0; i < OUTS; i++) /* beyond the last output: that one again */
-        row[i] = code_row_of(w, w->type, o0 + (i < n_outs ? i : n_outs - 1));
+        row[i] = ds_gemm_row_of(w, w->type, o0 + (i < n_outs ? i : n_outs - 1));
     for (int t = 0; t < 8; t++) {
         cfg.rows[t] = 16;
         cfg.row_bytes[t] = (uint16_t)(t == 4 || t == 5 ? 64 : 4 * width);
