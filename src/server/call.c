@@ -4,6 +4,7 @@
  *   the response is complete
  * A client that leaves makes it an orphan: x is NULL, the generator was told, and the call lives until its last
  * event for it was polled. */
+#include <assert.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -21,6 +22,7 @@ void ds_call_free(ds_call *c)
 {
     ds_server *s = c->s;
 
+    assert(!c->preparing && c->live == 0 && s->n_calls > 0);
     if (c->x)
         c->x->call = NULL;
     ds_stream_destroy(c->stream);
@@ -149,6 +151,7 @@ static void fail_with(ds_call *c, int status, const char *code, const char *mess
 
 void ds_call_shut_down(ds_call *c)
 {
+    assert(c->x && !c->failed);
     c->x->retry_s = 5;
     fail_with(c, 503, NULL, "the server is shutting down");
 }
@@ -495,6 +498,7 @@ static void finish_choice(ds_call *c, uint32_t choice, ds_stream_end end)
         return;
     }
     c->s->m.finished[finished_by(ds_stream_finish_reason(c->stream, choice))]++;
+    assert(c->unfinished > 0);
     c->unfinished--;
     if (c->unfinished == 0 && c->x)
         complete(c);
@@ -623,6 +627,7 @@ static void on_end(ds_call *c, ds_call_prompt *p, uint32_t choice, const ds_even
             fail_with(c, 500, NULL, "the server is out of memory");
     }
     if (ev->end.last) {
+        assert(p->live && c->live > 0);
         p->live = false;
         c->live--;
     }
@@ -682,6 +687,7 @@ void ds_call_event(ds_call *c, const ds_event *ev)
     if (!p)
         return;
     choice = i * c->n_samples + ev->sample;
+    assert(ev->sample < c->n_samples && choice < ds_stream_choices(c->stream));
     /* Handlers may fail the call, which frees it when the generator has nothing more of it: not before this event's own count is taken off. */
     c->live++;
     if (ev->kind == DS_EV_START)

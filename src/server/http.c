@@ -1,4 +1,5 @@
 /* Connections: the HTTP library's callbacks, clocks, responses and streams. */
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <netdb.h>
@@ -30,6 +31,13 @@ enum {
 };
 
 /* ---- streams ---- */
+
+static void suspend(ds_exchange *x)
+{
+    assert(!x->suspended && !x->gone && !x->c->dead);
+    MHD_suspend_connection(x->c->mhd);
+    x->suspended = true;
+}
 
 static void resume(ds_exchange *x)
 {
@@ -176,6 +184,7 @@ char *ds_out_reserve(ds_exchange *x, size_t n)
 
 void ds_out_put(ds_exchange *x, size_t n)
 {
+    assert(x->stream && !x->gone);
     if (ds_outq_bytes(&x->out) == 0) {
         x->take_us = x->s->now_us;
         x->event_us = x->s->event_us;
@@ -186,6 +195,7 @@ void ds_out_put(ds_exchange *x, size_t n)
 
 void ds_out_end(ds_exchange *x)
 {
+    assert(x->stream && !x->finished);
     x->finished = true;
     have_push(x);
 }
@@ -244,8 +254,7 @@ static ssize_t read_stream(void *cls, uint64_t pos, char *buf, size_t max)
         probe(x->c);
         return x->gone ? MHD_CONTENT_READER_END_WITH_ERROR : (ssize_t)ds_outq_take(&x->out, buf, max);
     }
-    MHD_suspend_connection(x->c->mhd);
-    x->suspended = true;
+    suspend(x);
     return 0;
 }
 
@@ -276,6 +285,7 @@ void ds_reply(ds_exchange *x, int status, const char *type, ds_buf *body)
             "{\"error\":{\"message\":\"out of memory\",\"type\":\"internal_error\",\"param\":null,\"code\":\"internal_error\"}}", 98);
         return;
     }
+    assert(!x->have_reply && !x->replied);
     x->reply = *body;
     *body = (ds_buf){ 0 };
     x->status = status;
@@ -286,6 +296,7 @@ void ds_reply(ds_exchange *x, int status, const char *type, ds_buf *body)
 
 void ds_reply_static(ds_exchange *x, int status, const char *type, const char *body, size_t n)
 {
+    assert(!x->have_reply && !x->replied);
     x->fixed = body;
     x->fixed_n = n;
     x->status = status;
@@ -314,6 +325,7 @@ void ds_reply_error(ds_exchange *x, const ds_api_error *e, ds_refused why)
 
 void ds_reply_stream(ds_exchange *x)
 {
+    assert(!x->have_reply && !x->replied);
     x->stream = true;
     x->status = 200;
     x->type = "text/event-stream; charset=utf-8";
@@ -431,6 +443,7 @@ static void *on_target(void *cls, const char *target, struct MHD_Connection *m)
     x->s = l->s;
     x->c = c;
     x->start_us = ds_now_us();
+    assert(!c->x);
     c->x = x;
     c->fresh = false;
     return x;
@@ -565,8 +578,7 @@ static enum MHD_Result on_request(void *cls, struct MHD_Connection *m, const cha
         x->c->l->due = true;
         return MHD_YES;
     }
-    MHD_suspend_connection(x->c->mhd);
-    x->suspended = true;
+    suspend(x);
     if (x->c->half_closed)
         probe(x->c);
     return MHD_YES;
@@ -698,11 +710,10 @@ static void on_completed(void *cls, struct MHD_Connection *m, void **con_cls, en
         log_access(x, now);
         add_spans(x, now);
     }
-    if (x->c->x == x) {
-        x->c->x = NULL;
-        x->c->since_us = now;
-        x->c->in_head = false;
-    }
+    assert(x->c->x == x);
+    x->c->x = NULL;
+    x->c->since_us = now;
+    x->c->in_head = false;
     ds_buf_free(&x->body);
     ds_buf_free(&x->reply);
     ds_outq_free(&x->out);
@@ -738,6 +749,7 @@ static void on_connection(void *cls, struct MHD_Connection *m, void **context, e
     }
     if (!c)
         return;
+    assert(!c->x);
     epoll_ctl(s->epoll_fd, EPOLL_CTL_DEL, c->fd, NULL);
     if (c->next)
         c->next->prev = c->prev;

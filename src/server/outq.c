@@ -1,5 +1,6 @@
 #include "server/outq.h"
 
+#include <assert.h>
 #include <string.h>
 
 enum { KEEP_BYTES = 16 << 10 }; /* an empty queue keeps so much for the next tokens */
@@ -30,6 +31,7 @@ char *ds_outq_reserve(ds_outq *q, size_t n, size_t max)
 
 void ds_outq_commit(ds_outq *q, size_t n)
 {
+    assert(n < q->b.cap - q->b.len); /* reserved, and a NUL behind it */
     q->b.len += n;
 }
 
@@ -58,6 +60,7 @@ size_t ds_outq_take(ds_outq *q, char *out, size_t cap)
 
 void ds_outq_drop(ds_outq *q, size_t n)
 {
+    assert(n <= ds_outq_bytes(q));
     q->at += n;
     if (q->at == q->b.len) {
         q->at = 0;

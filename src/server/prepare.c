@@ -1,5 +1,6 @@
 /* Preparation of a call: body to prompt ids. Runs in any thread; touches nothing but the call, its kit and what is
  * constant in the server. */
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -197,8 +198,7 @@ static ds_rc encode(ds_call *c, ds_kit *k, uint32_t i)
         for (size_t t = 0; t < n; t++)
             if ((uint32_t)ids[t] >= ds_tokenizer_size(c->s->model.tokenizer))
                 return ds_api_fail(&c->refusal, 400, NULL, NULL, "prompt", "the model has no token %d", ids[t]);
-        if (n == 0)
-            return ds_api_fail(&c->refusal, 400, NULL, NULL, "prompt", "a list of token ids is empty");
+        assert(n > 0); /* the parser has refused it */
         p->ids = (ds_ids){ malloc(n * sizeof *ids), n, n };
         if (!p->ids.p) {
             p->ids = (ds_ids){ 0 };

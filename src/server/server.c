@@ -1,6 +1,7 @@
 /* The server's life: options, the event loop, drain and stop. */
 #include "server/server.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -266,6 +267,7 @@ static void take_events(ds_server *s)
 static void take_prepared(ds_server *s)
 {
     for (ds_call *c = ds_workers_take(s), *next; c; c = next) {
+        assert(s->m.preparing > 0 && c->preparing);
         next = c->next;
         s->m.preparing--;
         ds_call_prepared(c);
@@ -335,6 +337,20 @@ static void wait_events(ds_server *s)
     }
 }
 
+static void check(const ds_server *s)
+{
+#ifdef DS_DEBUG
+    bool always = true;
+#else
+    bool always = false;
+#endif
+    const char *wrong = always || s->o.check ? ds_server_check(s) : NULL;
+
+    if (wrong)
+        ds_logf(s->o.log, DS_LOG_ERROR, "server broken=\"%s\"", wrong);
+    assert(!wrong);
+}
+
 static ds_rc serve(ds_server *s, ds_err *err)
 {
     ds_rc rc = DS_OK;
@@ -363,6 +379,7 @@ static ds_rc serve(ds_server *s, ds_err *err)
         }
         ds_http_turn(s, all);
         ds_http_flush_access(s);
+        check(s);
         if (s->draining && (!busy(s) || (s->overdue && now >= s->drain_until_us)))
             s->stopping = true;
         else if (s->draining && now >= s->drain_until_us)
@@ -385,6 +402,7 @@ static void end_calls(ds_server *s)
         take_prepared(s);
         take_events(s);
         ds_http_turn(s, true);
+        check(s);
     }
 }
 

@@ -67,6 +67,8 @@ typedef struct {
     const char *otlp_url;    /* collector of spans, without /v1/traces; NULL: none are made */
     int64_t (*wall_s)(void); /* Unix time; NULL: the clock */
 
+    bool check; /* every turn of the loop ends with a look at all its invariants: for tests. Debug builds always do */
+
     /* Called in the loop for each accepted request before it goes to the generator: its ds_gen_request.tag. NULL: 0. */
     uint64_t (*tag)(void *ctx, const char *body, size_t n);
     void *ctx;

@@ -282,6 +282,9 @@ void ds_workers_give(ds_server *s, ds_call *c);
 ds_call *ds_workers_take(ds_server *s); /* prepared ones, in order; NULL: none */
 void ds_workers_sweep(ds_server *s);    /* the store's housekeeping, by a worker */
 
+/* check.c: [loop] between turns. NULL: every invariant holds; else the first that doesn't, until the next call. O(connections) */
+const char *ds_server_check(const ds_server *s);
+
 /* server.c */
 int64_t ds_server_wall(const ds_server *s);
 void ds_server_wake(void *s); /* the loop's turn comes soon; from any thread and from signal handlers */

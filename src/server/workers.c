@@ -1,4 +1,5 @@
 /* Threads that prepare large requests, so that the loop's streams don't wait for them. */
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -82,6 +83,7 @@ void ds_workers_stop(ds_server *s)
 
 void ds_workers_give(ds_server *s, ds_call *c)
 {
+    assert(c->preparing && s->n_threads > 0);
     pthread_mutex_lock(&s->mu);
     append(&s->todo_end, c);
     pthread_cond_signal(&s->more);
