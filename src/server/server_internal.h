@@ -282,7 +282,8 @@ void ds_workers_give(ds_server *s, ds_call *c);
 ds_call *ds_workers_take(ds_server *s); /* prepared ones, in order; NULL: none */
 void ds_workers_sweep(ds_server *s);    /* the store's housekeeping, by a worker */
 
-/* check.c: [loop] between turns. NULL: every invariant holds; else the first that doesn't, until the next call. O(connections) */
+/* check.c: [loop] between turns. NULL: every invariant holds; else the first that doesn't, until the next call.
+ * O(connections) */
 const char *ds_server_check(const ds_server *s);
 
 /* server.c */

@@ -21,18 +21,18 @@ typedef struct {
 } served_fate;
 
 void served_set(served_fate f);
-uint32_t served_canceled(void); /* requests that the server has canceled so far */
-uint32_t served_live(void);     /* open requests that weren't canceled */
-void served_give(uint32_t n);    /* that many tokens to each of these */
+uint32_t served_canceled(void);                         /* requests that the server has canceled so far */
+uint32_t served_live(void);                             /* open requests that weren't canceled */
+void served_give(uint32_t n);                           /* that many tokens to each of these */
 void served_until(uint32_t (*count)(void), uint32_t n); /* waits until it is n, for at most ten seconds */
 
 /* opts: NULL, or what differs from the defaults; sockets, names and recipe are set here. Group fixtures. */
 int served_up(const ds_server_opts *opts);
 int served_down(void);
 
-int served_connect(void);                    /* a connection */
-void served_send(int fd, const char *text);  /* all of it */
-const char *served_rest(int fd, size_t *n);  /* all that comes until the server closes; closes too. n may be NULL */
+int served_connect(void);                   /* a connection */
+void served_send(int fd, const char *text); /* all of it */
+const char *served_rest(int fd, size_t *n); /* all that comes until the server closes; closes too. n may be NULL */
 /* A POST on a connection of its own, and all that comes back. */
 const char *served_ask(const char *target, const char *body);
 

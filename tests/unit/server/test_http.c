@@ -66,7 +66,7 @@ static const char *unchunk(const char *answer)
 static void ids_of_requests(void **state)
 {
     static const struct {
-        const char *head, *part, *not;
+        const char *head, *part, *not ;
     } cases[] = {
         { "x-request-id: my.own_ID-7\r\n", "x-request-id: my.own_ID-7\r\n", "req_" },
         { "x-request-id: not one\r\n", "x-request-id: req_", "not one" },
@@ -85,7 +85,7 @@ static void ids_of_requests(void **state)
         const char *a = served_rest(fd, NULL);
         has(a, "HTTP/1.1 200");
         has(a, cases[i].part);
-        lacks(a, cases[i].not);
+        lacks(a, cases[i].not );
     }
 }
 
@@ -128,8 +128,8 @@ static void bodies(void **state)
     dprintf(fd, "POST " CHAT " HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n", MAX_BODY + 1); /* announced: at once */
     has(served_rest(fd, NULL), "HTTP/1.1 413");
     fd = served_connect();
-    dprintf(fd, "POST " CHAT " HTTP/1.1\r\nHost: a\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n", MAX_BODY + 1,
-            large);
+    dprintf(fd, "POST " CHAT " HTTP/1.1\r\nHost: a\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n",
+            MAX_BODY + 1, large);
     has(served_rest(fd, NULL), "HTTP/1.1 413");
     fd = served_connect(); /* in pieces, of a byte each */
     dprintf(fd, "POST " CHAT " HTTP/1.1\r\nHost: a\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n");
@@ -257,8 +257,12 @@ static int tear_down(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(ids_of_requests),         cmocka_unit_test(refused_heads),      cmocka_unit_test(bodies),
-        cmocka_unit_test(several_on_a_connection), cmocka_unit_test(framing_of_a_stream), cmocka_unit_test(clients_that_leave),
+        cmocka_unit_test(ids_of_requests),
+        cmocka_unit_test(refused_heads),
+        cmocka_unit_test(bodies),
+        cmocka_unit_test(several_on_a_connection),
+        cmocka_unit_test(framing_of_a_stream),
+        cmocka_unit_test(clients_that_leave),
         cmocka_unit_test(a_client_that_does_not_read),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);

@@ -86,8 +86,9 @@ static void what_this_server_refuses(void **state)
         { "{\"model\":\"m\",\"logit_bias\":{\"99999999\":1}," TEXT "}", 400, "logit_bias", "no token 99999999" },
         { "{\"model\":\"m\",\"stop_token_ids\":[1,2147483647]," TEXT "}", 400, "stop_token_ids", "no token 2147483647" },
         { "{\"model\":\"m\",\"allowed_token_ids\":[8999999]," TEXT "}", 400, "allowed_token_ids", "no token" },
-        { "{\"model\":\"m\",\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"name\":\"a\",\"schema\":{\"type\":5}}}," TEXT "}", 400,
-          "response_format.json_schema.schema", "type name" },
+        { "{\"model\":\"m\",\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"name\":\"a\",\"schema\":{\"type\":5}}}," TEXT
+          "}",
+          400, "response_format.json_schema.schema", "type name" },
     };
 
     (void)state;
@@ -155,10 +156,11 @@ static void the_oldest_turns_go(void **state)
 
     (void)state;
     for (int cut = 0; cut < 2; cut++) {
-        int at = snprintf(body, sizeof body, "{\"model\":\"m\",\"max_output_tokens\":4%s,\"input\":[", cut ? ",\"truncation\":\"auto\"" : "");
+        int at =
+            snprintf(body, sizeof body, "{\"model\":\"m\",\"max_output_tokens\":4%s,\"input\":[", cut ? ",\"truncation\":\"auto\"" : "");
         for (int i = 0; i < 12; i++)
-            at += snprintf(body + at, sizeof body - (size_t)at, "%s{\"role\":\"%s\",\"content\":\"turn number %d of them all\"}", i ? "," : "",
-                           i % 2 ? "assistant" : "user", i);
+            at += snprintf(body + at, sizeof body - (size_t)at, "%s{\"role\":\"%s\",\"content\":\"turn number %d of them all\"}",
+                           i ? "," : "", i % 2 ? "assistant" : "user", i);
         snprintf(body + at, sizeof body - (size_t)at, ",{\"role\":\"user\",\"content\":\"last\"}]}");
         c = prepare(DS_CALL_GENERATE, DS_PROTO_RESPONSES, body);
         assert_int_equal(c->rc, cut ? DS_OK : DS_E_FORMAT);
@@ -200,7 +202,8 @@ static void pictures(void **state)
 
 static void constraints(void **state)
 {
-    ds_call *c = prepare(DS_CALL_GENERATE, DS_PROTO_COMPLETIONS, "{\"model\":\"m\",\"max_tokens\":2,\"prompt\":[\"a\",\"b\"],\"guided_regex\":\"[ab]+\"}");
+    ds_call *c = prepare(DS_CALL_GENERATE, DS_PROTO_COMPLETIONS,
+                         "{\"model\":\"m\",\"max_tokens\":2,\"prompt\":[\"a\",\"b\"],\"guided_regex\":\"[ab]+\"}");
 
     (void)state;
     assert_int_equal(c->rc, DS_OK);
