@@ -147,7 +147,8 @@ typedef struct {
     uint64_t expired, evicted, moved, forgotten;  /* blocks that were dropped or copied by collection */
     uint64_t hedged, decoded;                     /* fetched blocks that waited for a slow device; that were put together from parity */
     uint64_t bad_shards;                          /* parts of blocks that weren't what they should be */
-    uint64_t repairs;                             /* segments that were rewritten for that */
+    uint64_t repairs;                             /* segments that were rewritten for that, or for a disk that was replaced */
+    uint64_t incomplete;                          /* segments that lack a part which a device could have: they are rewritten one by one */
     uint64_t pins;                                /* fetches and saves under way */
     uint64_t lookup_ns, queue_ns, read_ns; /* sums over fetched blocks: look-up; waiting for a thread; devices, decoding and checking */
     /* window states in memory: there; that there is room for; bytes of each; put; uses; whose time was over; whose place was needed */

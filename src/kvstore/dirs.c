@@ -90,6 +90,18 @@ static ds_rc read_store(ds_files *f, uint32_t place, char **text, ds_err *err)
     return ds_file_read(text, &n, path, STORE_FILE_MAX_BYTES, err);
 }
 
+static bool is_empty(ds_files *f, uint32_t place)
+{
+    DIR *d = opendir(of(f)->place[place]);
+    bool empty = d != NULL;
+
+    for (struct dirent *e; empty && (e = readdir(d));)
+        empty = strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0 || strcmp(e->d_name, "lost+found") == 0;
+    if (d)
+        closedir(d);
+    return empty;
+}
+
 static ds_rc write_store(const char *dir, const char *text, ds_err *err)
 {
     char path[4096], label[120];
@@ -370,6 +382,7 @@ static void hurry(ds_files_queue *q, uint32_t d) /* what a disk was asked for it
 static const ds_files_ops ops = { .close = close_dirs,
                                   .mute = mute,
                                   .read_store = read_store,
+                                  .is_empty = is_empty,
                                   .attach = attach,
                                   .detach = detach,
                                   .list = list,

@@ -25,6 +25,8 @@ typedef struct {
     uint64_t (*mute)(ds_files *f);
     /* The store file of a place: a string for the caller to free, or NULL where there is none. DS_E_IO, DS_E_NOMEM. */
     ds_rc (*read_store)(ds_files *f, uint32_t place, char **text, ds_err *err);
+    /* It is there and has nothing in it: a new disk in place of one that is gone. NULL: there is no telling. */
+    bool (*is_empty)(ds_files *f, uint32_t place);
     /* Makes a place a device, writing `text` as its store file (NULL: it has one), and locks it; what was written goes
      * again where that fails. DS_E_IO. DS_E_AGAIN: another process has it. [writer] */
     ds_rc (*attach)(ds_files *f, uint32_t place, uint32_t device, const char *text, ds_err *err);

@@ -349,6 +349,7 @@ static ds_rc stat_store(ds_kvstore *s, ds_kvstore_stats *out, ds_err *err)
     out->segments = v.segments;
     out->devices = st->n_devices;
     out->bad_devices = v.bad_devices;
+    out->incomplete = v.incomplete;
     out->k = v.k;
     out->m = v.m;
     pthread_mutex_lock(&st->mu);

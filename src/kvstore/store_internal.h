@@ -88,6 +88,7 @@ typedef struct ds_kvs {
     ds_kvs_job *jobs, **jobs_end;
     uint64_t suspect[DS_KVS_SUSPECTS]; /* segments to rewrite */
     uint32_t n_suspects;
+    uint64_t repaired_to, repair_at_s; /* [writer] segments that lack a part: looked at up to here; not before that time */
     bool stopping, writer_stopping;
     /* [atomic] relaxed: counters, read for statistics only */
     _Atomic uint64_t count[sizeof(ds_kvstore_stats) / 8];

@@ -12,6 +12,7 @@
 
 enum {
     HOUR_S = 3600,
+    REPAIR_AGAIN_S = 60,
     SLOW_BYTES_S = 64 << 20,
     BATCHES = 128, /* parts of the capacity that are freed at a time: a look at all blocks is a small part of writing one */
 };
@@ -488,8 +489,17 @@ static void repair_one(ds_kvs *st)
     if (st->n_suspects)
         segment = st->suspect[--st->n_suspects];
     pthread_mutex_unlock(&st->mu);
-    if (segment)
+    if (segment) {
         rewrite(st, segment);
+        return;
+    }
+    /* What a new disk lacks. Where there is no room for it now there may be later. */
+    if (ds_kvs_wall_s(st) < st->repair_at_s)
+        return;
+    segment = ds_volume_incomplete(st->v, st->repaired_to);
+    st->repaired_to = segment;
+    if (segment && !rewrite(st, segment))
+        st->repair_at_s = ds_kvs_wall_s(st) + REPAIR_AGAIN_S;
 }
 
 void ds_kvs_tidy(ds_kvs *st)

@@ -92,8 +92,10 @@ static ds_rc read_store_file(store_file *f, const ds_volume *v, const char *plac
     return DS_OK;
 }
 
-/* Which directory is which device; for a new store all of them in the order given. */
-static ds_rc find_devices(ds_volume *v, const ds_volume_opts *o, uint32_t device[DS_SEG_MAX_DEVICES], bool *fresh, ds_err *err)
+/* Which directory is which device; for a new store all of them in the order given. *empty: places, by bit, where a
+ * device is gone and a new one can be made. */
+static ds_rc find_devices(ds_volume *v, const ds_volume_opts *o, uint32_t device[DS_SEG_MAX_DEVICES], bool *fresh, uint32_t *empty,
+                          ds_err *err)
 {
     store_file f[DS_SEG_MAX_DEVICES];
     const store_file *one = NULL;
@@ -149,13 +151,17 @@ static ds_rc find_devices(ds_volume *v, const ds_volume_opts *o, uint32_t device
     }
     if (one && there < one->k)
         return ds_fail(err, DS_E_FORMAT, "%u of the store's %u devices are there, %u are needed", there, one->devices, one->k);
-    for (uint32_t i = 0, free_one = 0; one && i < o->n_dirs; i++) /* an empty directory stands for a device that is missing */
+    *empty = 0;
+    for (uint32_t i = 0, free_one = 0; one && i < o->n_dirs; i++) /* a place without a store stands for a device that is gone */
         if (!f[i].there) {
             while (taken[free_one])
                 free_one++;
             device[i] = free_one;
             taken[free_one] = true;
-            v->missing |= 1u << device[i];
+            if (!o->read_only && v->files->ops->is_empty && v->files->ops->is_empty(v->files, i))
+                *empty |= 1u << i;
+            else
+                v->missing |= 1u << device[i];
         }
     v->bad = v->missing;
     return DS_OK;
@@ -177,7 +183,7 @@ static ds_rc open_device(ds_volume *v, uint32_t place, uint32_t device, bool fre
 
 ds_rc ds_volume_open(ds_volume **out, const ds_volume_opts *o, ds_err *err)
 {
-    uint32_t device[DS_SEG_MAX_DEVICES] = { 0 }, readers;
+    uint32_t device[DS_SEG_MAX_DEVICES] = { 0 }, empty = 0, readers;
     bool fresh = false;
     ds_volume *v;
     ds_rc rc;
@@ -201,17 +207,24 @@ ds_rc ds_volume_open(ds_volume **out, const ds_volume_opts *o, ds_err *err)
     else if (rc == DS_OK)
         rc = ds_files_dirs(&v->files, o->dirs, o->n_dirs, err);
     if (rc == DS_OK)
-        rc = find_devices(v, o, device, &fresh, err);
+        rc = find_devices(v, o, device, &fresh, &empty, err);
     if (rc == DS_OK)
         rc = ds_code_init(&v->code, v->k, v->m, err);
     uint32_t made = 0;
-    for (; rc == DS_OK && made < o->n_dirs; made += rc == DS_OK)
-        rc = open_device(v, made, device[made], fresh, err);
+    for (uint32_t i = 0; rc == DS_OK && i < o->n_dirs; i++)
+        if (!(empty & 1u << i)) {
+            rc = open_device(v, i, device[i], fresh, err);
+            made |= rc == DS_OK ? 1u << i : 0;
+        }
+    for (uint32_t i = 0; rc == DS_OK && i < o->n_dirs; i++) /* when nobody else has the store */
+        if (empty & 1u << i && open_device(v, i, device[i], true, NULL) != DS_OK)
+            v->bad = v->missing |= 1u << device[i];
     if (rc == DS_OK)
         rc = ds_vol_recover(v, o, err);
     if (rc != DS_OK) {
-        for (uint32_t i = 0; fresh && i < made; i++) /* no half of a new store stays behind */
-            v->files->ops->detach(v->files, device[i]);
+        for (uint32_t i = 0; fresh && i < o->n_dirs; i++) /* no half of a new store stays behind */
+            if (made & 1u << i)
+                v->files->ops->detach(v->files, device[i]);
         ds_volume_close(v);
         return rc;
     }
@@ -237,6 +250,15 @@ void ds_volume_close(ds_volume *v)
     free(v);
 }
 
+/* A part of it is nowhere, and there is a device that could have it. [mu] */
+static bool is_incomplete(const ds_volume *v, const ds_vol_segment *s)
+{
+    for (uint32_t d = 0; d < v->n; d++)
+        if (s->fd[d] < 0 && !(v->bad & 1u << d))
+            return !s->open;
+    return false;
+}
+
 void ds_volume_stat(ds_volume *v, ds_volume_stats *out)
 {
     pthread_rwlock_rdlock(&v->mu);
@@ -249,6 +271,8 @@ void ds_volume_stat(ds_volume *v, ds_volume_stats *out)
                               .extents = v->extents,
                               .blocks = v->blocks };
     memcpy(out->store, v->store, sizeof out->store);
+    for (uint32_t i = 0; i < v->n_seg; i++)
+        out->incomplete += is_incomplete(v, v->seg[i]);
     pthread_rwlock_unlock(&v->mu);
 }
 
@@ -722,6 +746,18 @@ bool ds_volume_drop(ds_volume *v, uint64_t segment)
     remove_files(v, segment);
     ds_vol_give(v, s);
     return true;
+}
+
+uint64_t ds_volume_incomplete(ds_volume *v, uint64_t after)
+{
+    uint64_t segment = 0;
+
+    pthread_rwlock_rdlock(&v->mu);
+    for (uint32_t i = lower_bound(v, after + 1); i < v->n_seg && !segment; i++)
+        if (is_incomplete(v, v->seg[i]))
+            segment = v->seg[i]->h.segment;
+    pthread_rwlock_unlock(&v->mu);
+    return segment;
 }
 
 void ds_volume_each(ds_volume *v, ds_volume_segment_fn *fn, void *ctx)

@@ -49,14 +49,15 @@ void ds_volume_default_code(uint32_t n, uint32_t *k, uint32_t *m);
 void ds_volume_suits(const char *place, uint64_t *segment_bytes, uint32_t *readers);
 
 /* Makes the directories' store.json or checks them, then reads what is there. Up to m devices may be missing from a
- * store that exists (their directories empty or unreadable): it is degraded then, and they get files again only by
- * repair. DS_E_ARG: code, directories. DS_E_IO. DS_E_FORMAT: they belong to different stores, or too few of them are
+ * store that exists: it is degraded then. A directory that is there and empty is a new disk: it is made the missing
+ * device, gets its part of what is written from now on, and of the rest when segments are written anew. DS_E_ARG: code, directories. DS_E_IO. DS_E_FORMAT: they belong to different stores, or too few of them are
  * left. DS_E_AGAIN: another process has the store open. */
 ds_rc ds_volume_open(ds_volume **out, const ds_volume_opts *o, ds_err *err);
 /* Seals what is open. No reader may be left. NULL is fine. */
 void ds_volume_close(ds_volume *v);
 
 typedef struct {
+    uint32_t incomplete;                  /* segments: see ds_volume_incomplete */
     uint32_t k, m, segments, bad_devices; /* devices on which an operation failed since open, or that are missing */
     bool direct;                          /* reads go around the page cache */
     uint64_t bytes;                       /* of all files */
@@ -95,6 +96,8 @@ ds_rc ds_volume_seal(ds_volume *v, uint32_t klass, ds_err *err);
  * is none, or it is open. */
 bool ds_volume_drop(ds_volume *v, uint64_t segment);
 
+/* The first segment behind `after` that isn't open and lacks a part which a device that works could have; 0: none. */
+uint64_t ds_volume_incomplete(ds_volume *v, uint64_t after);
 /* What a segment is, for those who look after the volume. */
 typedef void ds_volume_segment_fn(void *ctx, const ds_seg_header *h, uint64_t bytes, bool open);
 /* Calls fn for each, in the order of their numbers. No drop, append or seal from inside. [writer] */

@@ -44,7 +44,7 @@ struct ds_volume {
     uint8_t store[16];
     uint64_t segment_bytes, capacity_bytes;
     bool read_only;
-    uint32_t missing; /* devices whose places are empty, by bit */
+    uint32_t missing; /* devices whose places can't be used, by bit */
     ds_files *files;
     ds_code code;
     /* [mu] the table; a reader takes a reference while it holds it */

@@ -7,6 +7,8 @@ import subprocess
 
 import pytest
 
+from server_lib import wait
+
 
 class Store:
     def __init__(self, program, root, devices, *options):
@@ -88,7 +90,7 @@ def flip(directory, every):
         path.write_bytes(data)
 
 
-def test_damage(store):
+def test_damage(store, tmp_path):
     s = store(3)
     assert s.use("save", 1, 64) == [0]
     s.stop()
@@ -99,11 +101,21 @@ def test_damage(store):
     assert found["checked"] == 64 and found["bad"] == 0
     assert s.ctl("scrub")[0] == [{"checked": 64, "bad": 0, "repaired": 0}]
     s.stop()
-    for path in s.dirs[2].glob("*"):  # a device that is lost
-        path.unlink()
+    s.dirs[2].rename(tmp_path / "lost")  # a device that is lost
     s.start()
     assert s.use("fetch", 1, 64) == [64, 64]
-    assert s.ctl("stat")[0][0]["bad_devices"] == 1
+    stat = s.ctl("stat")[0][0]
+    assert (stat["bad_devices"], stat["incomplete"]) == (1, 0)  # nobody could have what is missing
+    s.stop()
+    s.dirs[2].mkdir()  # a new disk: it gets its part of everything
+    s.start()
+    assert s.use("fetch", 1, 64) == [64, 64]
+    assert s.ctl("stat")[0][0]["bad_devices"] == 0
+    assert wait(lambda: s.ctl("stat")[0][0]["incomplete"] == 0)
+    s.stop()
+    s.dirs[1].rename(tmp_path / "lost as well")
+    s.start()
+    assert s.use("fetch", 1, 64) == [64, 64]
     s.stop()
     flip(s.dirs[0], 20000)
     s.start()

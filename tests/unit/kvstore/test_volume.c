@@ -269,10 +269,18 @@ static void devices_gone(void **state)
             assert_int_equal(read_block(&r, rd, 0, &info), DS_READ_OK);
             assert_true(info.decoded); /* device 0 had data */
             ds_volume_reader_destroy(rd);
+            ds_volume_stats st;
+            ds_volume_stat(v, &st); /* a new disk in its place: it could have a part of all that is there */
+            assert_true(st.bad_devices == 0 && st.incomplete == st.segments && st.segments > 0);
+            uint64_t seen = 0;
+            for (uint64_t s = 0; (s = ds_volume_incomplete(v, s)) != 0;)
+                seen++;
+            assert_int_equal(seen, st.segments);
             ds_volume_close(v);
         }
         if (n > 2) { /* of 1+1 nothing would be left, and that is a new store */
-            empty_directory(r.dir[1]);
+            for (uint32_t lost = 0; lost <= codes[t][1]; lost++)
+                empty_directory(r.dir[lost]);
             assert_refused(rig_open(&r, &v, 100000, 0, &err), DS_E_FORMAT, "are needed");
         }
         rig_fini(&r);
