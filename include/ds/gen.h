@@ -231,6 +231,7 @@ typedef struct {
     uint64_t host_plan_ns, host_finish_ns, host_publish_ns, draft_ns; /* draft: what steps waited for drafts */
     /* times */
     ds_gen_hist queue, ttft, tbt, step_prefill, step_decode, total;
+    ds_gen_hist fetch; /* from asking a store to having all that came, or to giving up */
 } ds_gen_stats;
 
 /* ---- the generator ----------------------------------------------------------------------------------------------- */

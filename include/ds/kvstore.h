@@ -137,6 +137,7 @@ void ds_kvstore_touch(ds_kvstore *s, const ds_key *keys, uint32_t n);
 
 /* ---- looking after it ---- */
 
+enum { DS_KVSTORE_HIST = 12 }; /* bucket i: less than 4^i seconds and not less than 4^(i-1); the last also what is above */
 typedef struct {
     uint64_t blocks, max_blocks, bytes, capacity; /* capacity 0: no bound */
     uint64_t restored; /* blocks that were known at once when it was opened: from the checkpoint of a clean stop */
@@ -150,7 +151,11 @@ typedef struct {
     uint64_t repairs;                             /* segments that were rewritten for that, or for a disk that was replaced */
     uint64_t incomplete;                          /* segments that lack a part which a device could have: they are rewritten one by one */
     uint64_t pins;                                /* fetches and saves under way */
-    uint64_t lookup_ns, queue_ns, read_ns; /* sums over fetched blocks: look-up; waiting for a thread; devices, decoding and checking */
+    /* Phases of fetches, sums over blocks: look-up; waiting for a thread; for devices; computing what a device didn't
+     * give; checksums; copying. Of a store that another process serves, the last two have also this process's share. */
+    uint64_t lookup_ns, queue_ns, device_ns, decode_ns, verify_ns, copy_ns;
+    uint64_t lifetime[DS_KVSTORE_HIST];  /* blocks that left, by the time since they were saved, of those that were saved since the start */
+    uint64_t reuse_gap[DS_KVSTORE_HIST]; /* fetched blocks, by the time since their last use */
     /* window states in memory: there; that there is room for; bytes of each; put; uses; whose time was over; whose place was needed */
     uint64_t windows, max_windows, window_bytes, window_puts, window_hits, window_expired, window_displaced;
 } ds_kvstore_stats;

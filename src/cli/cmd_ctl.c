@@ -55,6 +55,24 @@ static void put_number(ds_buf *out, bool json, const char *name, uint64_t v)
         ds_buf_printf(out, "%-14s %" PRIu64 "\n", name, v);
 }
 
+/* A histogram by the upper bounds of its buckets in seconds. */
+static void put_times(ds_buf *out, bool json, const char *name, const uint64_t n[DS_KVSTORE_HIST])
+{
+    if (json)
+        ds_buf_printf(out, ",\"%s\":{", name);
+    for (int i = 0; i < DS_KVSTORE_HIST; i++) {
+        char bound[24] = "more";
+        if (i + 1 < DS_KVSTORE_HIST)
+            snprintf(bound, sizeof bound, "%" PRIu64, UINT64_C(1) << 2 * i);
+        if (json)
+            ds_buf_printf(out, "%s\"%s\":%" PRIu64, i ? "," : "", bound, n[i]);
+        else if (n[i])
+            ds_buf_printf(out, "%s below %s s %" PRIu64 "\n", name, bound, n[i]);
+    }
+    if (json)
+        ds_buf_putc(out, '}');
+}
+
 static ds_rc stat(ds_kvstore *s, bool json, ds_buf *out, ds_err *err)
 {
     static const struct {
@@ -62,19 +80,13 @@ static ds_rc stat(ds_kvstore *s, bool json, ds_buf *out, ds_err *err)
         size_t at;
     } rows[] = {
 #define ROW(member) { #member, offsetof(ds_kvstore_stats, member) }
-        ROW(blocks),      ROW(max_blocks),     ROW(bytes),
-        ROW(capacity),    ROW(restored),       ROW(segments),
-        ROW(devices),     ROW(bad_devices),    ROW(k),
-        ROW(m),           ROW(hits),           ROW(matches),
-        ROW(matched),     ROW(asked),          ROW(saved),
-        ROW(known),       ROW(orphans),        ROW(full),
-        ROW(failed),      ROW(expired),        ROW(evicted),
-        ROW(moved),       ROW(forgotten),      ROW(hedged),
-        ROW(decoded),     ROW(bad_shards),     ROW(repairs),
-        ROW(incomplete),  ROW(pins),           ROW(lookup_ns),
-        ROW(queue_ns),    ROW(read_ns),        ROW(windows),
-        ROW(max_windows), ROW(window_bytes),   ROW(window_puts),
-        ROW(window_hits), ROW(window_expired), ROW(window_displaced),
+        ROW(blocks),      ROW(max_blocks),   ROW(bytes),       ROW(capacity),    ROW(restored),       ROW(segments),
+        ROW(devices),     ROW(bad_devices),  ROW(k),           ROW(m),           ROW(hits),           ROW(matches),
+        ROW(matched),     ROW(asked),        ROW(saved),       ROW(known),       ROW(orphans),        ROW(full),
+        ROW(failed),      ROW(expired),      ROW(evicted),     ROW(moved),       ROW(forgotten),      ROW(hedged),
+        ROW(decoded),     ROW(bad_shards),   ROW(repairs),     ROW(incomplete),  ROW(pins),           ROW(lookup_ns),
+        ROW(queue_ns),    ROW(device_ns),    ROW(decode_ns),   ROW(verify_ns),   ROW(copy_ns),        ROW(windows),
+        ROW(max_windows), ROW(window_bytes), ROW(window_puts), ROW(window_hits), ROW(window_expired), ROW(window_displaced),
 #undef ROW
     };
     ds_kvstore_stats st;
@@ -99,7 +111,11 @@ static ds_rc stat(ds_kvstore *s, bool json, ds_buf *out, ds_err *err)
             ds_buf_printf(out, "missed %-7s %" PRIu64 "\n", name, st.misses[c]);
     }
     if (json)
-        ds_buf_puts(out, "}}\n");
+        ds_buf_putc(out, '}');
+    put_times(out, json, "lifetime", st.lifetime);
+    put_times(out, json, "reuse_gap", st.reuse_gap);
+    if (json)
+        ds_buf_puts(out, "}\n");
     return DS_OK;
 }
 

@@ -46,6 +46,11 @@ static void refuse_wrong(const ds_fetch *f, ds_store_got *got)
         got->result = DS_STORE_GONE;
 }
 
+static void note_time(ds_eng_loop *e, const ds_fetch *f)
+{
+    ds_eng_hist_add(&e->turn.fetch, e->now_us + 1000ull * e->o->fetch_ms - f->deadline_us);
+}
+
 /* Operations that bring what has come; it is found by others from now on, for whoever reads it does so behind them.
  * The buffers are read until the step is done. */
 static void plan_loads(ds_eng_loop *e, ds_eng_step *st, ds_fetch *f)
@@ -53,6 +58,7 @@ static void plan_loads(ds_eng_loop *e, ds_eng_step *st, ds_fetch *f)
     ds_eng_sample *s = f->who;
     uint32_t kept = 0, came = 0, missed = 0, busy = 0;
 
+    note_time(e, f);
     for (uint32_t i = 0; i < f->n; i++) {
         ds_store_got *got = &f->got[i];
         refuse_wrong(f, got);
@@ -171,6 +177,7 @@ static void give_up(ds_eng_loop *e, ds_eng_sample *s)
 {
     const ds_fetch *f = &e->fetches.f[s->fetch];
 
+    note_time(e, f);
     e->turn.fetch_missed[DS_STORE_LATE] += f->n + f->with_state;
     ds_eng_let_go(e, s);
     s->fetch_over = true;

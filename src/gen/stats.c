@@ -86,5 +86,6 @@ void ds_gen_stats_add(ds_gen_stats *to, const ds_gen_stats *s)
     add_hist(&to->tbt, &s->tbt);
     add_hist(&to->step_prefill, &s->step_prefill);
     add_hist(&to->step_decode, &s->step_decode);
+    add_hist(&to->fetch, &s->fetch);
     add_hist(&to->total, &s->total);
 }

@@ -278,10 +278,14 @@ static ds_kvstore_cause read_block(ds_kvs *st, ds_volume_reader *r, ds_kvs_fetch
     DS_KVS_COUNT(st, bad_shards, info.bad);
     DS_KVS_COUNT(st, decoded, info.decoded);
     DS_KVS_COUNT(st, hedged, info.hedged);
-    DS_KVS_COUNT(st, read_ns, ds_now_ns() - t);
+    DS_KVS_COUNT(st, device_ns, info.device_ns);
+    DS_KVS_COUNT(st, decode_ns, info.decode_ns);
+    DS_KVS_COUNT(st, verify_ns, info.verify_ns);
+    DS_KVS_COUNT(st, copy_ns, info.copy_ns);
     if (got == DS_READ_OK) {
         note_time(st, ds_now_ns() - t);
-        ds_index_touch(st->ix, h->record, f->use_us);
+        uint64_t was = ds_index_touch(st->ix, h->record, f->use_us);
+        DS_KVS_COUNT_TIME(st, reuse_gap, was < f->use_us ? (f->use_us - was) / 1000000 : 0);
     }
     return cause_of(got, atomic_load_explicit(&f->stop, memory_order_relaxed));
 }

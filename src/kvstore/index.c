@@ -29,7 +29,7 @@ typedef struct {
 /* What readers have no use for. */
 typedef struct {
     uint32_t parent, child, next, prev; /* NONE, or records; of a free record `next` is the next free one */
-    uint32_t depth, tenant;
+    uint32_t depth, tenant, entered;
 } links;
 
 struct ds_index {
@@ -427,7 +427,7 @@ ds_rc ds_index_insert(ds_index *x, const ds_index_extent *e, uint32_t *last, ds_
             ds_index_touch(x, r, e->used);
         } else {
             r = new_record(x);
-            x->link[r] = (links){ DS_NONE, DS_NONE, DS_NONE, DS_NONE, e->depth + i, e->tenant };
+            x->link[r] = (links){ DS_NONE, DS_NONE, DS_NONE, DS_NONE, e->depth + i, e->tenant, (uint32_t)(e->used / 1000000) };
             if (parent != DS_NONE)
                 x->link[r].depth = x->link[parent].depth + 1;
             atomic_store_explicit(&x->used[r], e->used, memory_order_relaxed);
@@ -491,17 +491,19 @@ bool ds_index_at(const ds_index *x, uint32_t r, ds_index_info *out)
     out->parent = l->parent;
     out->depth = l->depth;
     out->tenant = l->tenant;
+    out->entered = l->entered;
     out->leaf = l->child == DS_NONE;
     out->used = atomic_load_explicit(&x->used[r], memory_order_relaxed);
     return true;
 }
 
-void ds_index_touch(ds_index *x, uint32_t r, uint64_t now)
+uint64_t ds_index_touch(ds_index *x, uint32_t r, uint64_t now)
 {
     uint64_t was = atomic_load_explicit(&x->used[r], memory_order_relaxed);
 
     while (was < now && !atomic_compare_exchange_weak_explicit(&x->used[r], &was, now, memory_order_relaxed, memory_order_relaxed))
         ;
+    return was;
 }
 
 void ds_index_touch_chain(ds_index *x, uint32_t r, uint64_t now)
@@ -587,7 +589,7 @@ bool ds_index_load_rows(ds_index *x, const ds_index_row *rows, uint32_t n)
         if (!can_be(x, row) || !ds_ix_publish(&x->ix, r, w, row->what, row->crc, row->extent, load, store))
             return false;
         x->alive[row->extent]++;
-        x->link[r] = (links){ row->parent, DS_NONE, DS_NONE, DS_NONE, row->depth, row->tenant };
+        x->link[r] = (links){ row->parent, DS_NONE, DS_NONE, DS_NONE, row->depth, row->tenant, 0 };
         atomic_store_explicit(&x->used[r], row->used, memory_order_relaxed);
         x->blocks++;
     }

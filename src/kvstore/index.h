@@ -7,7 +7,7 @@
  *
  * Threads: insert, remove and place from one thread of the process that created it; find, match and touch from any
  * thread, find and match from any process that attached.   Memory: 64 + 12 to 24 bytes a block of shared memory, 16
- * an extent; 37 of the owner's. Readers' mapping is read-only, and the file is sealed against writing. */
+ * an extent; 41 of the owner's. Readers' mapping is read-only, and the file is sealed against writing. */
 #ifndef DS_KVSTORE_INDEX_H
 #define DS_KVSTORE_INDEX_H
 
@@ -75,6 +75,7 @@ typedef struct {
     ds_key key;
     ds_index_hit hit;
     uint32_t parent, depth, tenant;
+    uint32_t entered; /* second of the first use, where the owner counts in microseconds; 0: it was loaded */
     uint64_t used;
     bool leaf;
 } ds_index_info;
@@ -103,8 +104,8 @@ bool ds_index_load_place(ds_index *ix, const ds_index_place *at);
 bool ds_index_load_rows(ds_index *ix, const ds_index_row *rows, uint32_t n);
 bool ds_index_load_end(ds_index *ix);
 
-/* Notes a use at time `now`; never goes back. Any thread of the owner. */
-void ds_index_touch(ds_index *ix, uint32_t record, uint64_t now);
+/* Notes a use at time `now`; never goes back. The time before. Any thread of the owner. */
+uint64_t ds_index_touch(ds_index *ix, uint32_t record, uint64_t now);
 /* The same for a block and all in front of it. */
 void ds_index_touch_chain(ds_index *ix, uint32_t record, uint64_t now);
 

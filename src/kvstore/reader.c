@@ -173,6 +173,8 @@ static void take(call *c, lane *l, int res)
     const ds_seg_header *h = &c->s->h;
     const uint8_t *p = l->buf + l->skip;
     ds_seg_record rec;
+    uint64_t begun = ds_now_ns();
+    bool right;
 
     c->waiting--;
     if (faults_of(c) && res > 0)
@@ -182,13 +184,12 @@ static void take(call *c, lane *l, int res)
         c->gone = c->gone || res == -ENOENT;
         return;
     }
-    if (!ds_seg_record_read(&rec, p) || !ds_key_equal(&rec.key, c->key) || rec.segment != h->segment || rec.generation != h->generation ||
-        rec.device != d || rec.crc != c->p->crc || rec.shard_crc != ds_crc32c(p + DS_SEG_RECORD_HEADER, h->shard_bytes)) {
-        c->info.bad++;
-        return;
-    }
-    c->have[d] = true;
-    c->n_have++;
+    right = ds_seg_record_read(&rec, p) && ds_key_equal(&rec.key, c->key) && rec.segment == h->segment && rec.generation == h->generation &&
+            rec.device == d && rec.crc == c->p->crc && rec.shard_crc == ds_crc32c(p + DS_SEG_RECORD_HEADER, h->shard_bytes);
+    c->info.verify_ns += ds_now_ns() - begun;
+    c->info.bad += !right;
+    c->have[d] = right;
+    c->n_have += right;
 }
 
 /* Puts the block together from k shards. */
@@ -198,6 +199,8 @@ static ds_read_result assemble(call *c, uint8_t *out)
     const ds_seg_header *h = &c->s->h;
     uint8_t *shard[DS_SEG_MAX_DEVICES];
     uint32_t k = r->v->k, sb = h->shard_bytes;
+    uint64_t begun = ds_now_ns(), decoded, copied;
+    bool right;
 
     for (uint32_t d = 0; d < r->v->n; d++) {
         shard[d] = c->have[d] ? r->lane[d].buf + r->lane[d].skip + DS_SEG_RECORD_HEADER : NULL;
@@ -211,11 +214,17 @@ static ds_read_result assemble(call *c, uint8_t *out)
         shard[d] = shard[d] ? shard[d] : r->decoded + (size_t)d * sb;
     if (c->info.decoded)
         ds_code_decode(&r->v->code, shard, c->have, sb);
+    decoded = ds_now_ns();
     for (uint32_t d = 0; d < k && (uint64_t)d * sb < h->block_bytes; d++) {
         uint32_t n = h->block_bytes - d * sb;
         memcpy(out + (size_t)d * sb, shard[d], n < sb ? n : sb);
     }
-    return ds_crc32c(out, h->block_bytes) == c->p->crc ? DS_READ_OK : DS_READ_CORRUPT;
+    copied = ds_now_ns();
+    right = ds_crc32c(out, h->block_bytes) == c->p->crc;
+    c->info.decode_ns = decoded - begun;
+    c->info.copy_ns = copied - decoded;
+    c->info.verify_ns += ds_now_ns() - copied;
+    return right ? DS_READ_OK : DS_READ_CORRUPT;
 }
 
 /* Waits for shards until there are k, or there is no more hope, or the deadline passes. */
@@ -267,6 +276,7 @@ ds_read_result ds_volume_read(ds_volume_reader *r, const ds_volume_place *p, con
                               const ds_read_opts *o, ds_read_info *info)
 {
     call c = { .r = r, .p = p, .key = key };
+    uint64_t begun = ds_now_ns();
     ds_read_result result;
 
     c.s = ds_vol_take(r->v, p->segment);
@@ -279,6 +289,7 @@ ds_read_result ds_volume_read(ds_volume_reader *r, const ds_volume_place *p, con
         result = DS_READ_CORRUPT;
     else
         result = gather(&c, o ? o : &(ds_read_opts){ 0 });
+    c.info.device_ns = ds_now_ns() - begun - c.info.verify_ns;
     for (uint32_t d = 0; c.waiting && d < r->v->n; d++)
         if (r->lane[d].busy && r->lane[d].call == r->call && !r->lane[d].stalled_until)
             r->v->files->ops->hurry(r->queue, d);

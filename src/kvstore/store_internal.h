@@ -115,6 +115,15 @@ uint64_t ds_kvs_use_us(ds_kvs *st);
 /* Has the writer do something and waits for it. */
 void ds_kvs_run(ds_kvs *st, void (*run)(ds_kvs *st, void *arg), void *arg);
 
+/* One more in a histogram of times. */
+static inline void ds_kvs_count_time(ds_kvs *st, size_t offset, uint64_t seconds)
+{
+    uint32_t i = seconds ? (63 - (uint32_t)__builtin_clzll(seconds)) / 2 + 1 : 0;
+
+    ds_kvs_count(st, offset + 8 * (i < DS_KVSTORE_HIST ? i : DS_KVSTORE_HIST - 1), 1);
+}
+#define DS_KVS_COUNT_TIME(st, member, s) ds_kvs_count_time((st), offsetof(ds_kvstore_stats, member), (s))
+
 /* restart.c. Opens the volume, and enters what it has into the index. */
 ds_rc ds_kvs_restart(ds_kvs *st, const ds_kvstore_opts *o, const struct ds_rados_api *rados, ds_err *err);
 /* Seals the volume, and writes down what is in it where there is room. The threads have ended. */

@@ -61,10 +61,20 @@ static bool is_here(ds_kvs *st, uint64_t segment, const ds_seg_item *x, ds_index
     return ds_index_find(st->ix, &x->key, hit) && hit->place.segment == segment && hit->place.offset == x->offset && hit->place.at == x->at;
 }
 
+static void note_lifetime(void *ctx, uint32_t record)
+{
+    ds_kvs *st = ctx;
+    uint64_t now = ds_kvs_wall_s(st);
+    ds_index_info b;
+
+    if (ds_index_at(st->ix, record, &b) && b.entered)
+        DS_KVS_COUNT_TIME(st, lifetime, now > b.entered ? now - b.entered : 0);
+}
+
 static uint64_t forget_record(ds_kvs *st, uint32_t record)
 {
     pthread_rwlock_wrlock(&st->book);
-    uint64_t n = ds_index_remove(st->ix, record, NULL, NULL);
+    uint64_t n = ds_index_remove(st->ix, record, note_lifetime, st);
     pthread_rwlock_unlock(&st->book);
     return n;
 }

@@ -50,8 +50,9 @@ void ds_volume_suits(const char *place, uint64_t *segment_bytes, uint32_t *reade
 
 /* Makes the directories' store.json or checks them, then reads what is there. Up to m devices may be missing from a
  * store that exists: it is degraded then. A directory that is there and empty is a new disk: it is made the missing
- * device, gets its part of what is written from now on, and of the rest when segments are written anew. DS_E_ARG: code, directories. DS_E_IO. DS_E_FORMAT: they belong to different stores, or too few of them are
- * left. DS_E_AGAIN: another process has the store open. */
+ * device, gets its part of what is written from now on, and of the rest when segments are written anew. DS_E_ARG:
+ * code, directories. DS_E_IO. DS_E_FORMAT: they belong to different stores, or too few of them are left. DS_E_AGAIN:
+ * another process has the store open. */
 ds_rc ds_volume_open(ds_volume **out, const ds_volume_opts *o, ds_err *err);
 /* Seals what is open. No reader may be left. NULL is fine. */
 void ds_volume_close(ds_volume *v);
@@ -125,9 +126,10 @@ typedef struct {
 } ds_read_opts;
 
 typedef struct {
-    uint32_t asked, bad, failed; /* devices asked; shards that weren't what they should be; operations that failed */
-    bool decoded;                /* a data shard was missing */
-    bool hedged;                 /* a device was slow */
+    uint32_t asked, bad, failed;                       /* devices asked; shards that weren't what they should be; operations that failed */
+    uint64_t device_ns, decode_ns, verify_ns, copy_ns; /* where the time went */
+    bool decoded;                                      /* a data shard was missing */
+    bool hedged;                                       /* a device was slow */
 } ds_read_info;
 
 /* DS_E_IO: no io_uring. DS_E_NOMEM. */

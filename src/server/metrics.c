@@ -284,6 +284,9 @@ static void engine_totals(const page *p, const ds_gen_stats *e, uint32_t prepari
         "0", "1", "2", "3", "4", "5", "6", "7", "8", "9", "10", "11", "12", "13", "14"
     };
     static const char *const misses[DS_GEN_MISSES - 1] = { "gone", "late", "busy", "io", "corrupt" };
+    static const char *const sources[4] = { "computed", "device", "host", "store" };
+    uint64_t hits = e->hit_state_tokens + e->hit_replay_tokens, far = e->hit_host_tokens + e->hit_store_tokens;
+    uint64_t from[4] = { e->prompt_tokens - hits, hits - far, e->hit_host_tokens, e->hit_store_tokens };
     static const char *const phases[5] = { "device_busy", "device_idle", "plan", "finish", "draft" };
     uint64_t ns[5] = { e->device_busy_ns, e->device_idle_ns, e->host_plan_ns, e->host_finish_ns, e->draft_ns }, drafted = 0, kept = 0;
 
@@ -295,6 +298,7 @@ static void engine_totals(const page *p, const ds_gen_stats *e, uint32_t prepari
     counter(p, "prefix_cache_hits_replay_total", "Those continued by replay.", e->hit_replay_tokens);
     counter(p, "prefix_cache_hits_host_total", "Those whose blocks came back from host memory.", e->hit_host_tokens);
     counter(p, "prefix_cache_hits_store_total", "Those whose blocks came from a KV store.", e->hit_store_tokens);
+    by_label(p, "prompt_tokens_by_source_total", "counter", "Prompt tokens, by where their KV came from.", "source", sources, from, 4);
     counter(p, "kv_fetches_total", "Requests that waited for blocks from host memory or a store.", e->fetches);
     counter(p, "kv_fetched_blocks_total", "KV blocks that came from there.", e->fetched_blocks);
     by_label(p, "kv_fetch_misses_total", "counter", "Blocks and window states that were asked for there and didn't come.", "cause", misses,
@@ -322,6 +326,7 @@ static void engine_totals(const page *p, const ds_gen_stats *e, uint32_t prepari
     engine_histogram(p, "engine_step_prefill_seconds", "Steps with prompt rows.", &e->step_prefill);
     engine_histogram(p, "engine_step_decode_seconds", "Steps without.", &e->step_decode);
     engine_histogram(p, "engine_time_between_tokens_seconds", "Time between tokens, in the engine.", &e->tbt);
+    engine_histogram(p, "kv_fetch_seconds", "From asking host memory or a store for blocks to having all that came.", &e->fetch);
 }
 
 /* Backslash, quote and line break are escaped in a label's value. */

@@ -44,6 +44,9 @@ def test_a_restart_goes_on(program, root, tmp_path, mode, engines):
         assert cached == (n - 134) // 128 * 128 >= 512
         assert metric(s, "prefix_cache_hits_store_total") == cached
         assert metric(s, "prefix_cache_hits_replay_total") == 0  # from a window state that was kept too
+        m = s.metrics()
+        assert [m[f'prompt_tokens_by_source_total{{source="{x}"}}'] for x in ("computed", "device", "host", "store")] == [n - cached, 0, 0, cached]
+        assert m["kv_fetch_seconds_count"] >= 1
         # one process has the directory
         p = subprocess.run([program, "serve", "--model", str(root / "models/demo"), "--port", "0", *map(str, kv)], capture_output=True, text=True, timeout=60)
         assert p.returncode == 1 and "another process" in p.stderr, p.stderr

@@ -74,6 +74,9 @@ def test_blocks_survive(store):
     assert all(i["depth"] == (by_key[i["parent"]]["depth"] + 1 if i["parent"] else 0) for i in items)
     assert {i["tenant"] != 0 for i in items if i["parent"] is None} == {True, False}
     assert "another process" in s.ctl("stat", check=1, directly=True)[1]
+    (stat,), _ = s.ctl("stat")
+    assert stat["restored"] == 110 and stat["hits"] == 110 == sum(stat["reuse_gap"].values()) and sum(stat["lifetime"].values()) == 0
+    assert all(stat[phase] > 0 for phase in ("lookup_ns", "queue_ns", "device_ns", "verify_ns", "copy_ns")) and len(stat["lifetime"]) == 12
     assert s.ctl("forget", "somebody")[0] == [{"forgotten": 10}]
     assert s.use("fetch", 2, 10) == [0, 0]
     s.stop()
