@@ -201,7 +201,7 @@ static void footers(uint32_t n)
     ds_kvstore *s;
     ds_kvstore_stats st;
     uint64_t begun;
-    double with, without;
+    double with, without, cpu;
     ds_err err;
 
     u.layout_bytes = ds_kv_layout_write(bytes, &l);
@@ -235,16 +235,19 @@ static void footers(uint32_t n)
     ds_kvstore_close(s);
     if (!ds_checkpoint_remove(root))
         die("remove", NULL);
+    cpu = cpu_s();
     begun = ds_now_ns();
     if (ds_kvstore_open(&s, &o, &err) != DS_OK)
         die("open", &err);
     without = (double)(ds_now_ns() - begun) / 1e9;
+    cpu = cpu_s() - cpu;
     ds_kvstore_stat(s, &st, NULL);
     if (st.blocks != n)
         die("blocks are missing", NULL);
     ds_kvstore_close(s);
-    printf("op=kvrestart variant=footers blocks=%u segments=%lu open_s=%.2f mblocks_s=%.1f with_checkpoint_s=%.2f\n", n,
-           (unsigned long)st.segments, without, n / without / 1e6, with);
+    printf("op=kvrestart variant=footers blocks=%u segments=%lu open_s=%.2f cpu_s=%.2f mblocks_s=%.1f mblocks_s_cpu=%.1f "
+           "with_checkpoint_s=%.2f\n",
+           n, (unsigned long)st.segments, without, cpu, n / without / 1e6, n / cpu / 1e6, with);
 }
 
 int main(int argc, char **argv)

@@ -5,6 +5,8 @@
 #include <endian.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,7 +17,7 @@
 #include "base/hash.h"
 #include "base/none.h"
 
-enum { PAGE = 4096, CHUNK = 1 << 20, VERSION = 1, LAYOUT = 40, SEGMENT = 16, EXTENT = 16, ROW = 64, AHEAD = 32 * CHUNK, BATCH = 64 };
+enum { PAGE = 4096, CHUNK = 1 << 20, VERSION = 1, LAYOUT = 40, SEGMENT = 16, EXTENT = 16, ROW = 64, RING = 8, BATCH = 64 };
 #define MAX_SEGMENTS ((uint64_t)1 << 32)
 #define MAX_ROWS ((uint64_t)1 << 30)
 
@@ -27,7 +29,23 @@ typedef struct {
     uint64_t segments_at, extents_at, rows_at, table_at, n_chunks, bytes;
 } shape;
 
+/* The next chunks, read and checked by one thread while another enters what is in them. */
+typedef struct {
+    const ds_checkpoint *c;
+    ds_index *ix;
+    uint8_t *chunk[RING];
+    pthread_t reader, taker;
+    bool has_reader, has_taker;
+    atomic_bool stop; /* a word to hurry: nothing is published by it */
+    pthread_mutex_t mu;
+    pthread_cond_t change;
+    /* [mu] */
+    uint64_t read, needed; /* chunks before `read` are there; those before `needed` may be overwritten */
+    bool wrong;            /* the one at `read` can't be had */
+} ahead;
+
 struct ds_checkpoint {
+    ahead *ahead; /* NULL: nobody reads ahead */
     int fd;
     shape s;
     ds_checkpoint_of what;
@@ -286,21 +304,139 @@ static bool read_at(int fd, uint8_t *dst, size_t n, uint64_t at)
     return true;
 }
 
+static uint64_t chunk_bytes(const ds_checkpoint *c, uint64_t which)
+{
+    uint64_t from = PAGE + which * CHUNK;
+
+    return c->s.table_at - from < CHUNK ? c->s.table_at - from : CHUNK;
+}
+
+static bool read_chunk(const ds_checkpoint *c, uint64_t which, uint8_t *dst)
+{
+    uint64_t n = chunk_bytes(c, which);
+
+    return read_at(c->fd, dst, n, PAGE + which * CHUNK) && ds_crc32c(dst, n) == get32(c->table + 4 * which);
+}
+
+/* ---- reading ahead ---- */
+
+static void *read_on(void *arg)
+{
+    ahead *a = arg;
+    bool more = true;
+
+    while (more) {
+        uint64_t which;
+        bool right;
+        pthread_mutex_lock(&a->mu);
+        while (a->read >= a->needed + RING && !atomic_load_explicit(&a->stop, memory_order_relaxed))
+            pthread_cond_wait(&a->change, &a->mu);
+        which = a->read;
+        pthread_mutex_unlock(&a->mu);
+        if (which >= a->c->s.n_chunks || atomic_load_explicit(&a->stop, memory_order_relaxed))
+            break;
+        right = read_chunk(a->c, which, a->chunk[which % RING]);
+        pthread_mutex_lock(&a->mu);
+        a->read += right;
+        more = right;
+        a->wrong = !right;
+        pthread_cond_broadcast(&a->change);
+        pthread_mutex_unlock(&a->mu);
+    }
+    return NULL;
+}
+
+static void *take_memory(void *arg)
+{
+    ahead *a = arg;
+
+    ds_index_take_memory(a->ix, (uint32_t)a->c->s.n_extents, (uint32_t)a->c->s.n_rows, &a->stop);
+    return NULL;
+}
+
+static const uint8_t *chunk_ahead(ahead *a, uint64_t which)
+{
+    const uint8_t *p;
+
+    pthread_mutex_lock(&a->mu);
+    a->needed = which;
+    pthread_cond_broadcast(&a->change);
+    while (a->read <= which && !a->wrong)
+        pthread_cond_wait(&a->change, &a->mu);
+    p = a->read > which ? a->chunk[which % RING] : NULL;
+    pthread_mutex_unlock(&a->mu);
+    return p;
+}
+
+static void end_ahead(ds_checkpoint *c)
+{
+    ahead *a = c->ahead;
+
+    if (!a)
+        return;
+    pthread_mutex_lock(&a->mu);
+    atomic_store_explicit(&a->stop, true, memory_order_relaxed);
+    pthread_cond_broadcast(&a->change);
+    pthread_mutex_unlock(&a->mu);
+    if (a->has_reader)
+        pthread_join(a->reader, NULL);
+    if (a->has_taker)
+        pthread_join(a->taker, NULL);
+    pthread_cond_destroy(&a->change);
+    pthread_mutex_destroy(&a->mu);
+    for (int i = 0; i < RING; i++)
+        free(a->chunk[i]);
+    free(a);
+    c->ahead = NULL;
+}
+
+/* For a small file it isn't worth it. */
+static ds_rc begin_ahead(ds_checkpoint *c, ds_index *ix, ds_err *err)
+{
+    ahead *a;
+    bool memory = true;
+
+    if (c->s.n_chunks <= RING)
+        return DS_OK;
+    a = calloc(1, sizeof *a);
+    if (!a)
+        return ds_fail(err, DS_E_NOMEM, "out of memory for a checkpoint");
+    a->c = c;
+    a->ix = ix;
+    a->read = a->needed = (c->s.extents_at - PAGE) / CHUNK;
+    pthread_mutex_init(&a->mu, NULL);
+    pthread_cond_init(&a->change, NULL);
+    c->ahead = a;
+    for (int i = 0; i < RING; i++)
+        memory = (a->chunk[i] = malloc(CHUNK)) != NULL && memory;
+    if (memory)
+        a->has_reader = pthread_create(&a->reader, NULL, read_on, a) == 0;
+    if (!a->has_reader) {
+        end_ahead(c);
+        return memory ? DS_OK : ds_fail(err, DS_E_NOMEM, "out of memory for a checkpoint");
+    }
+    a->has_taker = pthread_create(&a->taker, NULL, take_memory, a) == 0; /* without it the memory comes as it is touched */
+    return DS_OK;
+}
+
 /* The bytes from `at` on, as many as lie in one chunk, but at most *n. NULL: they can't be read or aren't right. */
 static const uint8_t *piece(ds_checkpoint *c, uint64_t at, uint64_t *n)
 {
-    uint64_t which = (at - PAGE) / CHUNK, from = PAGE + which * CHUNK, bytes = c->s.table_at - from < CHUNK ? c->s.table_at - from : CHUNK;
+    uint64_t which = (at - PAGE) / CHUNK, from = PAGE + which * CHUNK, left = from + chunk_bytes(c, which) - at;
+    const uint8_t *chunk = c->chunk;
 
-    if (c->have != which) {
+    if (c->ahead) {
+        chunk = chunk_ahead(c->ahead, which);
+        if (!chunk)
+            return NULL;
+    } else if (c->have != which) {
         c->have = UINT64_MAX;
-        if (from + bytes < c->s.table_at && which % (AHEAD / CHUNK / 2) == 0)
-            posix_fadvise(c->fd, (off_t)(from + bytes), AHEAD, POSIX_FADV_WILLNEED);
-        if (!read_at(c->fd, c->chunk, bytes, from) || ds_crc32c(c->chunk, bytes) != get32(c->table + 4 * which))
+        if (!read_chunk(c, which, c->chunk))
             return NULL;
         c->have = which;
     }
-    *n = from + bytes - at < *n ? from + bytes - at : *n;
-    return c->chunk + (at - from);
+    *n = left < *n ? left : *n;
+    return chunk + (at - from);
 }
 
 static ds_rc read_header(ds_checkpoint *c, ds_err *err)
@@ -488,9 +624,12 @@ ds_rc ds_checkpoint_load(ds_checkpoint *c, ds_index *ix, const uint32_t layout[D
 
     if (c->s.n_rows > ds_index_max_blocks(ix) || c->s.n_extents > ds_index_max_blocks(ix))
         return wrong(err, "it is of a larger index");
-    rc = load_extents(c, ix, err);
+    rc = begin_ahead(c, ix, err);
+    if (rc == DS_OK)
+        rc = load_extents(c, ix, err);
     if (rc == DS_OK)
         rc = load_rows(c, ix, layout, err);
+    end_ahead(c);
     if (rc == DS_OK && !ds_index_load_end(ix))
         rc = wrong(err, "a chain that can't be");
     return rc;

@@ -14,7 +14,7 @@
 
 #include "kvstore/index_core_internal.h"
 
-enum { MAX_BLOCKS = 1 << 30, TRIES = 4096, BATCH = 32 };
+enum { MAX_BLOCKS = 1 << 30, TRIES = 4096, BATCH = 32, SLICE = 1 << 14 };
 #define OF_BITS 4095u /* an offset's low bits, where the number of blocks stands */
 
 static const char magic[8] = "DSKVIDX1";
@@ -82,7 +82,10 @@ static void *private_array(uint64_t bytes)
 {
     void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 
-    return p == MAP_FAILED ? NULL : p;
+    if (p == MAP_FAILED)
+        return NULL;
+    madvise(p, bytes, MADV_HUGEPAGE); /* a hint */
+    return p;
 }
 
 static void place_parts(ds_index *x, const head *h)
@@ -372,12 +375,32 @@ static void leave_extent(ds_index *x, uint32_t e)
         x->free_extent[x->n_free_extent++] = e;
 }
 
+static void populate(void *at, uint64_t bytes)
+{
+    uintptr_t from = (uintptr_t)at / 4096 * 4096;
+
+    madvise((void *)from, (uintptr_t)at + bytes - from, MADV_POPULATE_WRITE); /* a hint: an older kernel has none */
+}
+
+/* Memory of records from r on, many at a time: that is cheaper than one page after the other. */
+static void take_slice(ds_index *x, uint32_t r)
+{
+    uint64_t n = x->ix.max_blocks - r < SLICE ? x->ix.max_blocks - r : SLICE;
+
+    populate(x->ix.record + (size_t)r * DS_IX_RECORD_WORDS, n * DS_IX_RECORD_WORDS * 8);
+    populate(x->link + r, n * sizeof *x->link);
+    populate((uint8_t *)x->used + r * sizeof *x->used, n * sizeof *x->used);
+}
+
 static uint32_t new_record(ds_index *x)
 {
     uint32_t r = x->free_record;
 
-    if (r == DS_NONE)
+    if (r == DS_NONE) {
+        if (x->fresh_record % SLICE == 0)
+            take_slice(x, x->fresh_record);
         return x->fresh_record++;
+    }
     x->free_record = x->link[r].next;
     return r;
 }
@@ -543,6 +566,17 @@ bool ds_index_row_at(const ds_index *x, uint32_t r, ds_index_row *out)
                            .depth = b.depth,
                            .tenant = b.tenant };
     return true;
+}
+
+void ds_index_take_memory(ds_index *x, uint32_t extents, uint32_t records, const atomic_bool *stop)
+{
+    uint64_t buckets = ((uint64_t)x->ix.mask + 1) * DS_IX_BUCKET_WORDS * 8, step = 4 << 20;
+
+    populate(x->ix.extent, (uint64_t)extents * DS_IX_EXTENT_WORDS * 8);
+    for (uint64_t at = 0; at < buckets && !atomic_load_explicit(stop, memory_order_relaxed); at += step)
+        populate((uint8_t *)x->ix.bucket + at, buckets - at < step ? buckets - at : step);
+    for (uint32_t r = 0; r < records && !atomic_load_explicit(stop, memory_order_relaxed); r += SLICE)
+        take_slice(x, r);
 }
 
 bool ds_index_load_place(ds_index *x, const ds_index_place *at)

@@ -98,6 +98,9 @@ uint32_t ds_index_extents_end(const ds_index *ix);
 ds_index_place ds_index_place_at(const ds_index *ix, uint32_t extent);
 bool ds_index_row_at(const ds_index *ix, uint32_t record, ds_index_row *out); /* false: it is free */
 
+/* Takes the memory for so many extents and records before it is needed: for another thread than the one that fills it,
+ * so that neither waits for the kernel. Ends early when *stop becomes true. */
+void ds_index_take_memory(ds_index *ix, uint32_t extents, uint32_t records, const atomic_bool *stop);
 /* Fill an index that has nothing and that nobody reads yet: all extents in order, all records in order, and the end.
  * False: that can't be, or there is no room; then it is good for destroy only. */
 bool ds_index_load_place(ds_index *ix, const ds_index_place *at);
