@@ -39,6 +39,7 @@ wheel: all
 # Devices that fail in every way, until ten million blocks were fetched and looked at.
 nightly: all
 	$(BUILD)/tests/unit/kvstore/test_kvstore_faults 10000000
+	$(BUILD)/tests/unit/kvstore/test_kvstore_rados 10000000
 deb: all
 	tools/deb.sh $(BUILD)
 # The recipe next to its peers (tests/requirements.txt): the same results, and how fast.

@@ -344,11 +344,12 @@ static void queue_destroy(ds_files_queue *q)
     free(q);
 }
 
-static void ask(ds_files_queue *q, uint32_t d, int fd, uint64_t segment, uint8_t *dst, size_t n, uint64_t at)
+static void ask(ds_files_queue *q, uint32_t d, int fd, uint64_t segment, uint8_t *dst, size_t n, uint64_t at, size_t ahead)
 {
     struct io_uring_sqe *s = io_uring_get_sqe(&q->ring); /* room for two a device, and each has at most one in flight */
 
     (void)segment;
+    (void)ahead;
     io_uring_prep_read(s, fd, dst, (unsigned)n, at);
     io_uring_sqe_set_data64(s, d);
 }

@@ -254,12 +254,26 @@ static void note_suspect(ds_kvs *st, uint64_t segment)
     pthread_mutex_unlock(&st->mu);
 }
 
-/* Reads block i into its buffer. A block that was collected meanwhile may stand elsewhere by now. */
-static ds_kvstore_cause read_block(ds_kvs *st, ds_volume_reader *r, ds_kvs_fetch *f, uint32_t i)
+/* How many blocks from i on one thread reads, because they lie behind each other where one large read is cheaper. */
+static uint32_t run_from(const ds_kvs *st, const ds_kvs_fetch *f, uint32_t i)
+{
+    uint32_t end = f->n < f->bad ? f->n : f->bad, n = 1;
+    const ds_volume_place *p = &f->hits[i].place;
+
+    while (i + n < end && (n + 1) * f->block_bytes <= st->run_bytes && p->at + n < p->of && f->hits[i + n].place.segment == p->segment &&
+           f->hits[i + n].place.offset == p->offset && f->hits[i + n].place.at == p->at + n)
+        n++;
+    return n;
+}
+
+/* Reads block i into its buffer, `ahead` more of its run being next. A block that was collected meanwhile may stand
+ * elsewhere by now. */
+static ds_kvstore_cause read_block(ds_kvs *st, ds_volume_reader *r, ds_kvs_fetch *f, uint32_t i, uint32_t ahead)
 {
     uint64_t t = ds_now_ns();
     ds_read_opts o = { .deadline_ns = f->deadline_ns,
                        .hedge_ns = atomic_load_explicit(&st->slow_ns, memory_order_relaxed),
+                       .ahead = ahead,
                        .stop = &f->stop };
     ds_index_hit *h = &f->hits[i];
     ds_read_info info;
@@ -298,24 +312,27 @@ void *ds_kvs_reader(void *arg)
     pthread_mutex_lock(&st->mu);
     for (;;) {
         ds_kvs_fetch *f = st->first;
-        ds_kvstore_cause cause;
-        uint32_t i;
+        uint32_t i, n;
         if (!f) {
             if (st->stopping && st->n_fetches == 0)
                 break;
             pthread_cond_wait(&st->work, &st->mu);
             continue;
         }
-        i = f->next++;
+        i = f->next;
+        n = run_from(st, f, i);
+        f->next += n;
         f->running++;
         if (f->next >= f->n || f->next >= f->bad)
             dequeue(st, f);
-        pthread_mutex_unlock(&st->mu);
-        cause = read_block(st, a->r, f, i);
-        pthread_mutex_lock(&st->mu);
+        for (uint32_t end = i + n; i < end && i < f->bad; i++) {
+            pthread_mutex_unlock(&st->mu);
+            ds_kvstore_cause cause = read_block(st, a->r, f, i, end - i - 1);
+            pthread_mutex_lock(&st->mu);
+            if (cause != DS_KVSTORE_HIT)
+                miss(st, f, i, cause);
+        }
         f->running--;
-        if (cause != DS_KVSTORE_HIT)
-            miss(st, f, i, cause);
         if (ended(f)) {
             finish(st, f);
             pthread_mutex_lock(&st->mu);

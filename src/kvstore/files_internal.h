@@ -57,8 +57,9 @@ typedef struct {
     bool (*read)(ds_files *f, uint32_t device, int h, uint64_t segment, uint8_t *dst, size_t n, uint64_t at);
     ds_rc (*queue_create)(ds_files_queue **out, ds_files *f, ds_err *err);
     void (*queue_destroy)(ds_files_queue *q); /* nothing may be under way */
-    /* Begins to read; dst is the queue's until the answer is there. */
-    void (*ask)(ds_files_queue *q, uint32_t device, int h, uint64_t segment, uint8_t *dst, size_t n, uint64_t at);
+    /* Begins to read; dst is the queue's until the answer is there. `ahead` more bytes behind are what it is asked for
+     * next. */
+    void (*ask)(ds_files_queue *q, uint32_t device, int h, uint64_t segment, uint8_t *dst, size_t n, uint64_t at, size_t ahead);
     /* Takes one answer: the device that gave it and how many bytes came or a negative errno (-ENOENT: the file went).
      * -1: none came until then. */
     int (*answer)(ds_files_queue *q, uint64_t until_ns, int *res);
@@ -68,8 +69,9 @@ typedef struct {
 
 struct ds_files {
     const ds_files_ops *ops;
-    uint32_t align; /* where writes may begin: a multiple of DS_SEG_ALIGN */
-    bool direct;    /* reads go around the page cache of this machine */
+    uint32_t align;   /* where writes may begin: a multiple of DS_SEG_ALIGN */
+    size_t run_bytes; /* what one read had better bring, where that is more than a block; else 0 */
+    bool direct;      /* reads go around the page cache of this machine */
 };
 
 /* dirs.c: local directories, a device each. Nothing is looked at yet. DS_E_NOMEM, DS_E_IO: no io_uring. */

@@ -39,6 +39,7 @@ enum {
     MAX_WRITE_BYTES = 64 << 20, /* under way, but one write of any size may be */
     MAX_FILES = 16,             /* open for writing: one for each class, and what is finished after a kill */
     MAX_DOOMED = 256,
+    RUN_BYTES = 2 << 20, /* more bring little more, and each reader has as much memory (bench/results) */
 };
 
 static const char op_limit[] = "30", connect_limit[] = "20"; /* seconds */
@@ -603,8 +604,16 @@ struct ds_files_queue {
     pool *x;
     /* [owner] */
     void *completion; /* NULL: nothing is under way */
-    int refused;      /* it didn't begin, and why; 0: it did */
+    int result;       /* not 0: it is known without an operation, or there is none */
     bool asked;
+    /* What was read ahead: bytes of an object don't change, so they stay good. Filled by the operation under way where
+     * into_ahead says so. */
+    uint8_t *ahead;
+    size_t ahead_bytes, from_ahead, n_ahead; /* room, and what is there that wasn't given */
+    uint64_t ahead_segment, ahead_at;
+    bool into_ahead;
+    uint8_t *dst; /* and how much of it goes there */
+    size_t n;
     /* [mu] */
     pthread_mutex_t mu;
     pthread_cond_t come;
@@ -633,6 +642,7 @@ static void queue_destroy(ds_files_queue *q)
 {
     pthread_cond_destroy(&q->come);
     pthread_mutex_destroy(&q->mu);
+    free(q->ahead);
     free(q);
 }
 
@@ -647,23 +657,60 @@ static void has_come(void *completion, void *arg)
     pthread_mutex_unlock(&q->mu);
 }
 
-static void ask(ds_files_queue *q, uint32_t d, int h, uint64_t segment, uint8_t *dst, size_t n, uint64_t at)
+/* Whether what is asked for was read already; then it is there. What was given isn't given twice: who asks again has
+ * doubts, but for the page in which the next part begins. */
+static bool have_it(ds_files_queue *q, uint64_t segment, uint8_t *dst, size_t n, uint64_t at)
+{
+    uint64_t skip;
+
+    if (segment != q->ahead_segment || at < q->ahead_at || at - q->ahead_at > q->n_ahead || q->n_ahead - (at - q->ahead_at) < n)
+        return false;
+    memcpy(dst, q->ahead + q->from_ahead + (at - q->ahead_at), n);
+    skip = at + n - DS_SEG_ALIGN - q->ahead_at;
+    q->ahead_at += skip;
+    q->from_ahead += skip;
+    q->n_ahead -= skip;
+    return true;
+}
+
+static void ask(ds_files_queue *q, uint32_t d, int h, uint64_t segment, uint8_t *dst, size_t n, uint64_t at, size_t ahead)
 {
     const ds_rados_api *a = q->x->api;
     char name[24];
 
     (void)d;
     (void)h;
-    object_name(name, segment);
     q->asked = true;
     q->done = false;
-    q->refused = a->aio_create_completion2(q, has_come, &q->completion);
-    if (q->refused) {
+    q->result = 0;
+    q->completion = NULL;
+    if (have_it(q, segment, dst, n, at)) {
+        q->result = (int)n;
+        return;
+    }
+    q->into_ahead = ahead > 0;
+    q->dst = dst;
+    q->n = n;
+    if (ahead && n + ahead > q->ahead_bytes) {
+        free(q->ahead);
+        q->ahead = malloc(n + ahead);
+        q->ahead_bytes = q->ahead ? n + ahead : 0;
+        q->into_ahead = q->ahead != NULL;
+    }
+    if (q->into_ahead) {
+        q->n_ahead = 0;
+        q->ahead_segment = segment;
+        q->ahead_at = at;
+    }
+    object_name(name, segment);
+    q->result = a->aio_create_completion2(q, has_come, &q->completion);
+    if (q->result) {
         q->completion = NULL;
         return;
     }
-    q->refused = a->aio_read(q->x->io, name, q->completion, (char *)dst, n, at);
-    if (q->refused) {
+    q->result = q->into_ahead ? a->aio_read(q->x->io, name, q->completion, (char *)q->ahead, n + ahead, at)
+                              : a->aio_read(q->x->io, name, q->completion, (char *)dst, n, at);
+    if (q->result) {
         a->aio_release(q->completion);
         q->completion = NULL;
     }
@@ -674,17 +721,25 @@ static int answer(ds_files_queue *q, uint64_t until_ns, int *res)
     struct timespec t = { .tv_sec = (time_t)(until_ns / 1000000000), .tv_nsec = (long)(until_ns % 1000000000) };
 
     pthread_mutex_lock(&q->mu);
-    while (!(q->asked && (q->refused || q->done)) && ds_now_ns() < until_ns)
+    while (!(q->asked && (q->result || q->done)) && ds_now_ns() < until_ns)
         pthread_cond_timedwait(&q->come, &q->mu, &t);
-    bool here = q->asked && (q->refused || q->done);
+    bool here = q->asked && (q->result || q->done);
     pthread_mutex_unlock(&q->mu);
     if (!here)
         return -1;
-    *res = q->refused;
+    *res = q->result;
     if (q->completion) {
         *res = heard(q->x, q->x->api->aio_get_return_value(q->completion));
         q->x->api->aio_release(q->completion);
         q->completion = NULL;
+        if (q->into_ahead && *res > 0) {
+            q->n_ahead = (size_t)*res < q->ahead_bytes ? (size_t)*res : q->ahead_bytes;
+            q->from_ahead = 0;
+            if (!have_it(q, q->ahead_segment, q->dst, q->n, q->ahead_at))
+                *res = (int)q->n_ahead; /* less than was asked for: a failure */
+            else
+                *res = (int)q->n;
+        }
     }
     q->asked = false;
     return 0;
@@ -738,7 +793,7 @@ ds_rc ds_files_rados(ds_files **out, const char *place, const ds_rados_api *api,
     pthread_cond_init(&x->done, &a);
     pthread_cond_init(&x->wake, &a);
     pthread_condattr_destroy(&a);
-    x->base = (ds_files){ .ops = &ops, .align = DS_SEG_ALIGN, .direct = true };
+    x->base = (ds_files){ .ops = &ops, .align = DS_SEG_ALIGN, .run_bytes = RUN_BYTES, .direct = true };
     x->api = api;
     ds_file_label(x->label, sizeof x->label, place);
     rc = ds_place_parse(&x->place, place, err);

@@ -38,6 +38,7 @@ typedef struct {
     bool asked[DS_SEG_MAX_DEVICES], have[DS_SEG_MAX_DEVICES];
     uint32_t n_have, waiting; /* shards; operations of this call in flight */
     ds_read_info info;
+    uint32_t ahead;   /* blocks that are read next */
     bool nomem, gone; /* gone: a device hasn't the file any more */
 } call;
 
@@ -129,6 +130,10 @@ static bool ask(call *c, uint32_t d)
     size_t skip = (size_t)(at - from), want = skip + DS_SEG_RECORD_HEADER + h->shard_bytes,
            whole = (want + DS_SEG_ALIGN - 1) / DS_SEG_ALIGN * DS_SEG_ALIGN;
 
+    uint64_t end = (c->p->offset + ds_seg_record_at(c->p->of, c->p->at + c->ahead + 1, h->shard_bytes) + DS_SEG_ALIGN - 1) / DS_SEG_ALIGN *
+                   DS_SEG_ALIGN;
+    size_t ahead = end > from + whole ? (size_t)(end - from - whole) : 0;
+
     if (c->asked[d] || l->busy || c->s->fd[d] < 0)
         return false;
     if (!make_room(&l->buf, &l->buf_bytes, whole)) {
@@ -139,7 +144,7 @@ static bool ask(call *c, uint32_t d)
     if (stall)
         l->stalled_until = ds_now_ns() + stall;
     else
-        r->v->files->ops->ask(r->queue, d, c->s->fd[d], h->segment, l->buf, whole, from);
+        r->v->files->ops->ask(r->queue, d, c->s->fd[d], h->segment, l->buf, whole, from, ahead);
     l->skip = skip;
     l->want = want;
     l->busy = true;
@@ -285,6 +290,7 @@ ds_read_result ds_volume_read(ds_volume_reader *r, const ds_volume_place *p, con
     if (!c.s)
         return DS_READ_GONE;
     r->call++;
+    c.ahead = o && p->at < p->of && o->ahead < p->of - p->at ? o->ahead : 0;
     if (cap < c.s->h.block_bytes || p->of == 0 || p->of > DS_SEG_EXTENT_BLOCKS || p->at >= p->of || p->offset % DS_SEG_ALIGN)
         result = DS_READ_CORRUPT;
     else

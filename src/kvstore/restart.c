@@ -218,6 +218,8 @@ ds_rc ds_kvs_restart(ds_kvs *st, const ds_kvstore_opts *o, const struct ds_rados
                                                .found = found_block,
                                                .ctx = &b },
                             err);
+    if (rc == DS_OK)
+        st->run_bytes = ds_volume_run_bytes(st->v);
     if (rc == DS_OK && !b.looked_for)
         look_for_checkpoint(&b);
     if (rc == DS_OK)

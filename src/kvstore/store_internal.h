@@ -70,7 +70,7 @@ typedef struct ds_kvs {
     ds_index *ix;
     uint32_t n_devices;
     char **dir; /* [n_devices] where a checkpoint may be */
-    uint64_t capacity, segment_bytes, ttl_s[DS_KVSTORE_CLASSES];
+    uint64_t capacity, segment_bytes, run_bytes, ttl_s[DS_KVSTORE_CLASSES];
     uint32_t user_layout, max_fetches, max_saves, n_readers;
     bool read_only, has_threads;
     pthread_t *reader, writer, clock;

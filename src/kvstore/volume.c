@@ -17,7 +17,7 @@
 #include "base/json.h"
 
 enum { HOUR_S = 3600 };
-/* Objects of the size that is written and read fastest (bench/results); reads of one block each, so many of them. */
+/* Objects of a size that is written and read as fast as any (bench/results), so many that dropping one is little. */
 enum { RADOS_SEGMENT = 32 << 20, RADOS_READERS = 16, DIRS_SEGMENT = 256 << 20, DIRS_READERS = 4 };
 
 static uint32_t need(const ds_volume *v)
@@ -766,6 +766,11 @@ void ds_volume_each(ds_volume *v, ds_volume_segment_fn *fn, void *ctx)
     for (uint32_t i = 0; i < v->n_seg; i++)
         fn(ctx, &v->seg[i]->h, v->seg[i]->file_bytes, v->seg[i]->open);
     pthread_rwlock_unlock(&v->mu);
+}
+
+uint64_t ds_volume_run_bytes(const ds_volume *v)
+{
+    return v->files->run_bytes;
 }
 
 uint64_t ds_vol_extent_bytes(const ds_volume *v, uint32_t n, uint32_t shard_bytes)

@@ -110,6 +110,10 @@ uint64_t ds_volume_extent_bytes(const ds_volume *v, uint32_t n, uint32_t block_b
 
 /* ---- reading ---- */
 
+/* Bytes of blocks that lie behind each other and are best read by one reader, which then asks for them in one piece; 0:
+ * one by one, by as many readers as there are. */
+uint64_t ds_volume_run_bytes(const ds_volume *v);
+
 typedef enum {
     DS_READ_OK,
     DS_READ_GONE,    /* no such segment, or no more */
@@ -121,6 +125,7 @@ typedef enum {
 typedef struct {
     uint64_t deadline_ns;    /* on the monotonic clock; 0 = in 5 s */
     uint64_t hedge_ns;       /* after so long without k shards the devices left out are asked too; 0 = 10 ms */
+    uint32_t ahead;          /* so many blocks behind it in its extent are read next, by this reader */
     bool all;                /* every device is asked and waited for: what is wrong or missing is counted */
     const atomic_bool *stop; /* looked at every 10 ms: true ends the call with DS_READ_LATE; NULL: never */
 } ds_read_opts;
