@@ -161,12 +161,16 @@ class _Job:
     @staticmethod
     def _constraint(llm, body, params, n):
         """What the answers must be; ended when the request is."""
-        asked = _structured(params.structured_outputs)
-        if not asked and not body:
-            return None
-        text = json.dumps({"model": "local", "prompt": "", **asked} if body is None else {**body, **asked}).encode("utf-8", "surrogatepass")
+        proto = E.CHAT
+        if body is None:
+            asked = _structured(params.structured_outputs)
+            if not asked:
+                return None
+            body = {"model": "local", "prompt": "", **asked}
+            proto = E.COMPLETIONS
+        text = json.dumps(body).encode("utf-8", "surrogatepass")
         err, made = Err(), C.c_void_p()
-        check(llm._c.ds_llm_constrain(llm, E.COMPLETIONS if body is None else E.CHAT, text, len(text), n, made, err), err)
+        check(llm._c.ds_llm_constrain(llm, proto, text, len(text), n, made, err), err)
         return made if made.value else None
 
     @staticmethod
@@ -348,22 +352,22 @@ class LLM:
             raise TypeError(f"prompts: expected a prompt or a list of them, not {type(given).__name__}")
         if isinstance(given, (str, dict)) or (given and all(isinstance(x, numbers.Integral) for x in given)):
             given = [given]
-        return self._run([lambda x=x: self._prompt(x) for x in given], sampling_params, use_tqdm)
+        return self._run([lambda how, x=x: self._prompt(x) for x in given], sampling_params, use_tqdm)
 
     def chat(self, messages, sampling_params=None, *, use_tqdm=False, **body):
         """Answers to conversations: one list of messages of the Chat Completions API, or a list of such lists. body: other fields of the request, such as tools
         or reasoning_effort. Pictures are data: URLs or public addresses. The text is the model's own; deepserve.parse() takes it apart."""
-        def prompt(one):
+        def prompt(one, how):
             options = Options()
             options.fit(self.tokenizer)
-            whole = {"model": "local", **body, "messages": one}
+            whole = {"model": "local", **body, **_structured(how.structured_outputs), "messages": one}
             request = Request(whole, "chat", options)
             made = request.render(self.tokenizer)
             return made["prompt"], *(self._embedded(request, made["images"], made["ids"]) if made["images"] else (made["ids"], None)), whole
 
         if messages and isinstance(messages[0], dict):
             messages = [messages]
-        return self._run([lambda x=x: prompt(x) for x in messages], sampling_params, use_tqdm)
+        return self._run([lambda how, x=x: prompt(x, how) for x in messages], sampling_params, use_tqdm)
 
     def _embedded(self, request, n, ids):
         """The ids with room for the request's pictures, and the pictures for the engine with what keeps them alive."""
@@ -433,7 +437,7 @@ class LLM:
 
     def _make(self, at, n, prompt, params):
         try:
-            text, ids, images, body = prompt()
+            text, ids, images, body = prompt(params)
             self._next += 1
             return _Job(self, self._next - 1, text, ids, images, params, body)
         except Error as e:

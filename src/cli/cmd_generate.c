@@ -531,7 +531,7 @@ static ds_rc run_one(job *j, ds_cli_ids *ids, ds_err *err)
         r.cookie = (uintptr_t)t;
         rc = ds_cli_gen_run(j->g, &r, one_event, j, err);
     }
-    if (rc == DS_OK && t->err.rc != DS_OK)
+    if (t && t->err.rc != DS_OK) /* says more than the run's own */
         rc = ds_fail(err, t->err.rc, "%s", t->err.msg);
     if (rc == DS_OK && ds_cli_signal())
         return ds_fail(err, DS_E_CANCELED, "stopped");

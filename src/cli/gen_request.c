@@ -337,7 +337,7 @@ static ds_rc token_rules(ds_cli_request *q, ds_cli_gen *g, ds_err *err)
 /* What the request asks of its answers; if that is nothing, the options' value stays. */
 static ds_rc want(ds_cli_request *q, ds_err *err)
 {
-    ds_constrain_what what;
+    ds_constrain_what what = { 0 };
     bool any;
     ds_rc rc = ds_constrain_want(&what, &any, ds_request_info(q->chat), err);
 
@@ -348,26 +348,67 @@ static ds_rc want(ds_cli_request *q, ds_err *err)
     return DS_OK;
 }
 
-/* `structured_outputs` of a line with a raw prompt, by way of the request that it would be over HTTP. */
-static ds_rc get_structured(ds_cli_request *q, const ds_json *v, ds_err *err)
+/* Members by which a request says what its answers must be; some are refused by name. */
+static const char *const constraints[] = { "structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar",
+                                           "response_format",    "json_schema", "regex",        "ebnf",          "grammar",
+                                           "structural_tag" };
+
+static bool asks(const ds_json *line)
+{
+    for (size_t i = 0; i < sizeof constraints / sizeof *constraints; i++)
+        if (member(line, constraints[i]))
+            return true;
+    return false;
+}
+
+/* What a line with a raw prompt asks of its answers, by way of the request that it would be over HTTP: what is refused
+ * there, by name, is refused here. */
+static ds_rc get_constraint(ds_cli_request *q, const ds_json *line, ds_err *err)
 {
     ds_recipe_opts opts;
     ds_api_error refusal;
     ds_buf b = { 0 };
+    bool any = false;
     ds_rc rc;
 
-    if (!v)
-        return DS_OK;
-    ds_buf_puts(&b, "{\"model\":\"local\",\"prompt\":\"\",\"structured_outputs\":");
-    ds_json_write(&b, v, DS_JSON_COMPACT);
+    ds_buf_puts(&b, "{\"model\":\"local\",\"prompt\":\"\"");
+    for (size_t i = 0; i < sizeof constraints / sizeof *constraints; i++) {
+        const ds_json *v = member(line, constraints[i]);
+        if (!v)
+            continue;
+        any = true;
+        ds_buf_printf(&b, ",\"%s\":", constraints[i]);
+        ds_json_write(&b, v, DS_JSON_COMPACT);
+    }
     ds_buf_putc(&b, '}');
     ds_recipe_opts_init(&opts);
     opts.own_decoder = true;
-    rc = b.oom ? ds_fail(err, DS_E_NOMEM, "out of memory")
-               : ds_request_parse(&q->chat, &(ds_request_parse_args){ .proto = DS_PROTO_COMPLETIONS, .opts = &opts }, b.p, b.len, &refusal,
-                                  err);
+    if (b.oom)
+        rc = ds_fail(err, DS_E_NOMEM, "out of memory");
+    else
+        rc = any ? ds_request_parse(&q->chat, &(ds_request_parse_args){ .proto = DS_PROTO_COMPLETIONS, .opts = &opts }, b.p, b.len,
+                                    &refusal, err)
+                 : DS_OK;
     ds_buf_free(&b);
-    return rc == DS_OK ? want(q, err) : rc;
+    return rc == DS_OK && any ? want(q, err) : rc;
+}
+
+/* What the options ask for as a member of a chat request, so that it means there what it means over HTTP: with tools,
+ * and for thinking. */
+static void put_constraint(ds_buf *b, const ds_constrain_what *w)
+{
+    bool json = w->kind == DS_CONSTRAINT_JSON_SCHEMA, choice = w->kind == DS_CONSTRAINT_CHOICE;
+
+    ds_buf_printf(b, "\"structured_outputs\":{\"%s\":",
+                  json                             ? "json"
+                  : choice                         ? "choice"
+                  : w->kind == DS_CONSTRAINT_REGEX ? "regex"
+                                                   : "grammar");
+    if (json || choice)
+        ds_buf_put(b, w->text.p, w->text.n);
+    else
+        ds_json_write_str(b, w->text.p, w->text.n, DS_JSON_COMPACT);
+    ds_buf_puts(b, "},");
 }
 
 /* The request as the protocol library reads it; what the client left out keeps the options' value. */
@@ -378,22 +419,25 @@ static ds_rc get_chat(ds_cli_request *q, ds_cli_gen *g, const char *line, size_t
     size_t n_runs;
     ds_api_error refusal;
     ds_recipe_opts opts;
-    ds_buf with_model = { 0 };
+    ds_buf whole = { 0 };
+    ds_constraint_kind of_options = asks(ds_json_root(q->doc)) ? DS_CONSTRAINT_NONE : q->what.kind;
+    size_t brace = (size_t)((const char *)memchr(line, '{', n) - line) + 1;
     ds_rc rc;
 
     ds_recipe_opts_init(&opts);
     ds_recipe_opts_fit(&opts, g->tokenizer);
     opts.own_decoder = opts.allow_regex = true;
-    if (!ds_json_get(ds_json_root(q->doc), "model")) { /* the program has only one */
-        size_t brace = (size_t)((const char *)memchr(line, '{', n) - line) + 1;
-        ds_buf_puts(&with_model, "{\"model\":\"local\",");
-        if (!ds_buf_put(&with_model, line + brace, n - brace))
-            return ds_fail(err, DS_E_NOMEM, "out of memory");
-        line = with_model.p;
-        n = with_model.len;
+    ds_buf_putc(&whole, '{');
+    if (!ds_json_get(ds_json_root(q->doc), "model")) /* the program has only one */
+        ds_buf_puts(&whole, "\"model\":\"local\",");
+    if (of_options != DS_CONSTRAINT_NONE)
+        put_constraint(&whole, &q->what);
+    if (!ds_buf_put(&whole, line + brace, n - brace)) {
+        ds_buf_free(&whole);
+        return ds_fail(err, DS_E_NOMEM, "out of memory");
     }
-    rc = ds_request_parse(&q->chat, &(ds_request_parse_args){ .proto = DS_PROTO_CHAT, .opts = &opts }, line, n, &refusal, err);
-    ds_buf_free(&with_model);
+    rc = ds_request_parse(&q->chat, &(ds_request_parse_args){ .proto = DS_PROTO_CHAT, .opts = &opts }, whole.p, whole.len, &refusal, err);
+    ds_buf_free(&whole);
     if (rc != DS_OK)
         return refusal.param[0] && strncmp(err->msg, refusal.param, strlen(refusal.param)) != 0
                    ? ds_err_prefix(err, rc, "%s: ", refusal.param)
@@ -409,7 +453,10 @@ static ds_rc get_chat(ds_cli_request *q, ds_cli_gen *g, const char *line, size_t
         given.min_tokens = q->info.min_tokens;
     given.ignore_eos = given.ignore_eos || q->info.ignore_eos;
     q->info = given;
+    q->what = (ds_constrain_what){ 0 };
     rc = want(q, err);
+    if (of_options != DS_CONSTRAINT_NONE && q->what.kind != DS_CONSTRAINT_NONE)
+        q->what.kind = of_options; /* which of the two notations rules are in isn't guessed */
     if (rc == DS_OK)
         rc = ds_request_render(q->chat, 0, &runs, &n_runs, err);
     if (rc == DS_OK)
@@ -450,7 +497,7 @@ static ds_rc read_json(ds_cli_request *q, ds_cli_gen *g, const char *line, size_
         return get_chat(q, g, line, n, err);
     rc = get_common(q, root, ds_model_config(g->model)->vocab_size, err);
     if (rc == DS_OK)
-        rc = get_structured(q, member(root, "structured_outputs"), err);
+        rc = get_constraint(q, root, err);
     if (rc != DS_OK)
         return rc;
     if (tokens)

@@ -26,7 +26,7 @@ typedef struct {
 
     /* what the strings above point into */
     ds_json_doc *doc;
-    ds_request *chat; /* the line, or the completions request that its `structured_outputs` belongs to */
+    ds_request *chat; /* the line, or the completions request that its constraint belongs to */
 } ds_cli_request;
 
 /* The options as a request without prompt; `line` moves the seed. */

@@ -291,24 +291,31 @@ def test_constraints(deepserve, tmp_path, root):
     lines.write_text("\n".join(json.dumps(x) for x in [
         {"prompt": "x"}, {"prompt": "x", "structured_outputs": {"choice": ["one", "two"]}, "n": 2}, {"prompt": "x", "structured_outputs": {"regex": "(?=a)"}}, {"tokens": [0, 5], "structured_outputs": {}},
         {"messages": [{"role": "user", "content": "x"}], "thinking": {"type": "disabled"}, "guided_choice": ["three", "four"]},
-        {"messages": [{"role": "user", "content": "x"}], "guided_choice": ["three"], "guided_regex": "a"}]) + "\n")
+        {"messages": [{"role": "user", "content": "x"}], "guided_choice": ["three"], "guided_regex": "a"},
+        {"prompt": "x", "guided_choice": ["five", "six"]}, {"prompt": "x", "regex": "a"}, {"prompt": "x", "response_format": {"type": "json_object"}},
+        {"messages": [{"role": "user", "content": "x"}]}, {"messages": [{"role": "user", "content": "x"}], "thinking": {"type": "enabled"}, "seed": 3}]) + "\n")
     r = deepserve(*demo, "--input", lines, "--regex", "[0-9]{4}")
     assert r.returncode == 1
     got = [json.loads(x) for x in r.stdout.decode().splitlines()]
     assert got[0]["text"].isdigit() and {g["text"] for g in got[1:3]} <= {"one", "two"} and got[4]["text"].isdigit() and got[5]["text"] in ("three", "four")
     assert "structured_outputs.regex" in got[3]["error"]["message"] and "look-ahead" in got[3]["error"]["message"] and "already" in got[6]["error"]["message"]
+    assert got[7]["text"] in ("five", "six") and "regex" in got[8]["error"]["message"] and "response_format" in got[9]["error"]["message"]
+    assert got[10]["text"].isdigit(), "nobody asked for a thought"
+    thought, end, answer = got[11]["text"].partition("</think>")
+    assert got[11]["finish_reason"] == "length" if not end else answer.isdigit() and not thought.isdigit()
     for args, says in ((("--regex", "("), b"no end"), (("--ebnf", tmp_path / "none"), b"none")):
         r = deepserve(*demo, "--prompt", "x", *args)
         assert r.returncode == 1 and not r.stdout and says in r.stderr, r
     assert deepserve(*demo, "--prompt", "x", "--regex", "a", "--ebnf", rules).returncode == 2
 
 
-def test_interrupted_with_constraints(program, root, tmp_path):
+def test_interrupted_with_constraints(program, root):
     """What is in the engine when a signal comes is ended before its grammar is given back."""
-    lines = tmp_path / "lines.jsonl"
-    lines.write_text((json.dumps({"prompt": "x", "max_tokens": 4000, "structured_outputs": {"regex": "a*"}}) + "\n") * 40)
-    p = subprocess.Popen([program, "generate", "--model", str(root / "models/demo"), "--input", str(lines), "--ignore-eos"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    time.sleep(1.5)
+    p = subprocess.Popen([program, "generate", "--model", str(root / "models/demo"), "--input", "-", "--ignore-eos"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    line = {"prompt": "x", "structured_outputs": {"regex": "a*"}}
+    p.stdin.write("".join(json.dumps({**line, "max_tokens": n}) + "\n" for n in [1, *[4000] * 40]).encode())
+    p.stdin.flush()
+    p.stdout.readline()  # the others are in work, and their end isn't in sight: the input is open
     p.send_signal(signal.SIGTERM)
     out, err = p.communicate(timeout=60)
     assert p.returncode == 143, (out, err)

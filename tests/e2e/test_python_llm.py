@@ -133,6 +133,9 @@ def test_structured_outputs(ds, llm, deepserve, tmp_path):
     assert all(len(o.text) == 3 and o.text.isdigit() for o in samples)
     one = llm.chat([{"role": "user", "content": "q"}], ds.SamplingParams(max_tokens=60), structured_outputs={"choice": ["yes", "no"]})[0].outputs[0]
     assert one.text in ("yes", "no")
+    both = [llm.chat([{"role": "user", "content": "q"}], ds.SamplingParams(max_tokens=60, seed=1, structured_outputs={"choice": ["yes", "no"]}), **body)[0] for body in ({}, {"thinking": {"type": "enabled"}})]
+    assert both[0].outputs[0].text in ("yes", "no"), "nobody asked for a thought"
+    assert both[1].prompt != both[0].prompt and both[1].outputs[0].text.partition("</think>")[2] in ("", "yes", "no")
     for wrong, says in (({"regex": "(?=a)"}, "look-ahead"), ({"regex": "a", "choice": ["b"]}, "already"), ({"frob": 1}, "needs one of"), ("a", "expected StructuredOutputsParams")):
         with pytest.raises(ds.Error, match=says):
             llm.generate("q", ds.SamplingParams(structured_outputs=wrong))
