@@ -1,4 +1,6 @@
 """LiteLLM and LangChain against the server, and generated requests that hold or break the OpenAPI document."""
+import typing
+
 import pytest
 
 from client_lib import client
@@ -29,6 +31,21 @@ def test_litellm(server, monkeypatch):
         assert text == "Hello!"
         r = litellm.completion(messages=messages, api_key="k", tools=[TOOL], **kw)
         assert r.choices[0].finish_reason == "tool_calls" and r.choices[0].message.tool_calls[0].function.arguments.replace(" ", "") == '{"city":"Paris"}'
+
+
+def test_litellm_structured(program, root, monkeypatch):
+    """A pydantic model as response_format, and a forced strict tool, by four ways; the demonstration model answers."""
+    monkeypatch.setenv("LITELLM_LOCAL_MODEL_COST_MAP", "True")
+    litellm = pytest.importorskip("litellm", reason="litellm isn't installed (tests/requirements.txt)")
+    import pydantic
+    made = pydantic.create_model("Weather", sky=(typing.Literal["sun", "rain"], ...), cold=(bool, ...))
+    tool = {"type": "function", "function": {"name": "weather", "strict": True, "parameters": {**made.model_json_schema(), "additionalProperties": False}}}
+    with Server(program, root / "models/demo", "--threads", 2) as s:
+        for model, base in (("openai/m", s.url + "/v1"), ("hosted_vllm/m", s.url + "/v1"), ("deepseek/m", s.url), ("anthropic/claude-sonnet-4-5", s.url)):
+            ask = {"model": model, "api_base": base, "api_key": "k", "max_tokens": 400, "messages": [{"role": "user", "content": "The weather?"}]}
+            assert made.model_validate_json(litellm.completion(response_format=made, **ask).choices[0].message.content)
+            call = litellm.completion(tools=[tool], tool_choice="required", **ask).choices[0].message.tool_calls[0]
+            assert made.model_validate_json(call.function.arguments)
 
 
 def test_langchain(server):
