@@ -45,12 +45,13 @@ static struct {
     pthread_mutex_t mu;
     pthread_cond_t more;
     pthread_t thread;
-    bool stopping;
+    bool running, stopping;
     uint64_t align;
     object o[OBJECTS];
     fake_judge *judge;
     void *ctx;
     completion *queue;
+    char gone[ATTR]; /* who lost a lease last */
 } f = { .mu = PTHREAD_MUTEX_INITIALIZER, .more = PTHREAD_COND_INITIALIZER };
 
 /* ---- objects; all with the lock held ---- */
@@ -293,7 +294,11 @@ static int lock_exclusive(void *io, const char *oid, const char *name, const cha
     object *o = find(oid);
     if (x == FAKE_WELL || x == FAKE_SPOILS || x == FAKE_LIES) {
         bool mine = o && strcmp(o->lock, cookie) == 0;
-        int real = !o ? -ENOENT : o->lock[0] && !mine ? -EBUSY : mine && !(flags & DS_RADOS_LOCK_RENEW) ? -EEXIST : 0;
+        int real = !o                                       ? -ENOENT
+                   : strcmp(cookie, f.gone) == 0            ? -EBUSY
+                   : o->lock[0] && !mine                    ? -EBUSY
+                   : mine && !(flags & DS_RADOS_LOCK_RENEW) ? -EEXIST
+                                                            : 0;
         if (real == 0)
             snprintf(o->lock, sizeof o->lock, "%s", cookie);
         rc = x == FAKE_LIES ? rc : real;
@@ -487,8 +492,8 @@ static bool perform(completion *c)
         return true;
     }
     x = judge(c->op ? "a write" : "a read", &rc);
-    if (x == FAKE_STALLS) {
-        c->stalled_until = ds_now_ns() + STALL_NS;
+    if (x == FAKE_STALLS || x == FAKE_HANGS) {
+        c->stalled_until = x == FAKE_HANGS ? UINT64_MAX : ds_now_ns() + STALL_NS;
         return perform(c);
     }
     c->rc = rc;
@@ -576,7 +581,12 @@ void fake_begin(uint64_t align)
     f.align = align;
     f.judge = NULL;
     f.stopping = false;
-    pthread_create(&f.thread, NULL, work, NULL);
+    f.gone[0] = 0;
+    for (int i = 0; i < OBJECTS; i++) /* a test that failed left some, and the thread */
+        drop(&f.o[i]);
+    if (!f.running)
+        pthread_create(&f.thread, NULL, work, NULL);
+    f.running = true;
 }
 
 void fake_end(void)
@@ -586,6 +596,7 @@ void fake_end(void)
     pthread_cond_signal(&f.more);
     pthread_mutex_unlock(&f.mu);
     pthread_join(f.thread, NULL);
+    f.running = false;
     for (int i = 0; i < OBJECTS; i++)
         drop(&f.o[i]);
 }
@@ -602,7 +613,10 @@ void fake_expire_locks(void)
 {
     pthread_mutex_lock(&f.mu);
     for (int i = 0; i < OBJECTS; i++)
-        f.o[i].lock[0] = 0;
+        if (f.o[i].lock[0]) {
+            memcpy(f.gone, f.o[i].lock, sizeof f.gone);
+            f.o[i].lock[0] = 0;
+        }
     pthread_mutex_unlock(&f.mu);
 }
 

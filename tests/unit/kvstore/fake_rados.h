@@ -15,7 +15,8 @@ typedef enum {
     FAKE_FAILS,  /* nothing is done, -errno is told */
     FAKE_LIES,   /* it is done, and -errno is told */
     FAKE_SPOILS, /* a read has another byte, or ends early */
-    FAKE_STALLS, /* no answer until it is cancelled or the limit of the test passes: -ETIMEDOUT */
+    FAKE_STALLS, /* no answer until it is cancelled or a limit passes: -ETIMEDOUT */
+    FAKE_HANGS,  /* an asynchronous call: no answer until it is cancelled */
 } fake_fate;
 
 /* What becomes of a call, by its name in the table. Called with the cluster's lock held. *errno_: EIO. */
@@ -27,7 +28,7 @@ extern const ds_rados_api fake_rados;
 void fake_begin(uint64_t align);
 void fake_end(void);
 void fake_judged_by(fake_judge *judge, void *ctx); /* NULL: all is well */
-void fake_expire_locks(void);                      /* as if all leases had run out */
+void fake_expire_locks(void);                      /* all leases have run out, and who had them doesn't get them again */
 uint32_t fake_objects(void);
 /* Bytes of an object whose name begins so, to be spoiled by the test; NULL: there is none. */
 uint8_t *fake_bytes(const char *begin, size_t *n);
