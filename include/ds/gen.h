@@ -184,6 +184,7 @@ typedef struct {
 
 typedef struct {
     uint32_t kv_blocks, state_slots, saved_states, max_context, max_running, step_tokens;
+    uint32_t step_rows;                /* of a step at most, drafts too */
     uint32_t host_blocks, host_states; /* that host memory behind them holds */
     uint64_t block_bytes, slot_bytes;
     uint64_t host_kv;                                         /* bytes of that memory; in `total` */

@@ -33,6 +33,7 @@ ds_cmd_fn ds_cmd_keys;
 ds_cmd_fn ds_cmd_kvd;
 ds_cmd_fn ds_cmd_logits;
 ds_cmd_fn ds_cmd_parse;
+ds_cmd_fn ds_cmd_rank;
 ds_cmd_fn ds_cmd_render;
 ds_cmd_fn ds_cmd_serve;
 ds_cmd_fn ds_cmd_synth;

@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "base/json.h"
 #include "cli/gen_request.h"
+#include "role/service.h"
 #include "cli/input.h"
 #include "base/file.h"
 
@@ -249,6 +250,8 @@ static void take_event(job *j, const ds_event *ev)
         show_text(j, s, s->text.text.len);
         if (ev->end.reason == DS_ENDED_FAILED || ev->end.reason == DS_ENDED_LOST)
             ds_cli_request_failure(&t->q, ev, &t->err);
+        if (ev->end.reason == DS_ENDED_LOST)
+            ds_service_state(ds_llm_service(j->g->llm), &t->err); /* says more, if it says something */
         if (s->text.text.oom || s->logprobs.oom || t->prompt_logprobs.oom)
             ds_fail(&t->err, DS_E_NOMEM, "out of memory for the answer");
         t->ended = t->ended || ev->end.last;

@@ -27,7 +27,7 @@ typedef struct {
     ds_opt_list names, set, kv_dirs;
     int mode, act, kernels, encoding, log_level, thinking, unknown_members;
     bool dump_config, no_tcp, strict_model, image_urls, metrics_auth, prefix_cache, quiet, pin;
-    int64_t port, threads, engines, context, max_running, max_requests, step_tokens, prefills, replay_keep, kv_blocks, saved_states,
+    int64_t port, threads, ranks, engines, context, max_running, max_requests, step_tokens, prefills, replay_keep, kv_blocks, saved_states,
         verify_rows, connections, workers, step_us, phases;
     uint64_t memory, kv_memory, kv_capacity, max_head, max_body, max_output_queue, responses_bytes;
     uint64_t header_ms, body_ms, stall_ms, keepalive_ms, idle_ms, drain_ms, request_ms, body_rate, responses_ttl_ms, target_tbt_ms;
@@ -79,6 +79,7 @@ static const ds_opt table[] = {
     DS_CLI_OPT_DEVICE(offsetof(options, device)),
     DS_CLI_OPT_KERNELS(offsetof(options, kernels)),
     { .name = "threads", .type = DS_OPT_INT, O(threads), .arg = "N", .min = 1, .max = 1024, .help = "threads of the model (default: one for each CPU)" },
+    DS_CLI_OPT_RANKS(offsetof(options, ranks)),
     DS_CLI_OPT_PIN(offsetof(options, pin)),
     { .name = "engines", .type = DS_OPT_INT, O(engines), .def = "1", .arg = "N", .min = 1, .max = DS_GEN_MANY_MAX, .help = "engines on the one model; they share its threads, --memory, --kv-memory, --kv-blocks, --saved-states, --max-running, --max-requests and --prefills" },
 
@@ -195,6 +196,12 @@ static void say_plan(const ds_service *s, const options *o)
                 p->engine.host_states * p->engines);
 }
 
+/* A rank is gone, and with it the model. */
+static void lost(void *ctx)
+{
+    ds_server_ask(((service *)ctx)->server, DS_SERVER_STOP);
+}
+
 static ds_rc load(void *ctx, ds_server_model *out, ds_err *err)
 {
     service *s = ctx;
@@ -225,6 +232,10 @@ static ds_rc load(void *ctx, ds_server_model *out, ds_err *err)
             .drafts = s->speculate,
         },
         .engines = (uint32_t)o->engines,
+        .ranks = (uint32_t)o->ranks,
+        .program = "/proc/self/exe",
+        .lost = lost,
+        .ctx = s,
         .image_token = s->image_token,
         .dialect = o->encoding == 1 ? "v4" : "v4.1",
         .cache_dir = o->cache_dir ? o->cache_dir : ds_cli_user_cache(cache, sizeof cache),
@@ -239,6 +250,8 @@ static ds_rc load(void *ctx, ds_server_model *out, ds_err *err)
 
     if (o->replay && (o->kv_dirs.n || o->kv))
         return ds_fail(err, DS_E_ARG, "--kv-dir, --kv: recorded answers (--replay-file) have no KV to keep");
+    if (o->replay && o->ranks > 1)
+        return ds_fail(err, DS_E_ARG, "--ranks: recorded answers (--replay-file) have no experts");
     if (o->replay && o->kv_memory)
         return ds_fail(err, DS_E_ARG, "--kv-memory: recorded answers (--replay-file) have no KV to keep");
     rc = ds_service_open(&s->s, o->model, &so, err);
@@ -481,6 +494,8 @@ int ds_cmd_serve(int argc, char **argv)
         .ctx = &s,
     };
     rc = run(&s, &so, &err);
+    if (rc == DS_OK && s.s)
+        rc = ds_service_state(s.s, &err);
     close_service(&s);
     if (access_fd != STDERR_FILENO)
         close(access_fd);

@@ -14,6 +14,7 @@ const ds_cmd ds_commands[] = {
     { "logits", ds_cmd_logits, "token ids to logits" },
     { "draft", ds_cmd_draft, "what the draft blocks propose after a prompt" },
     { "parse", ds_cmd_parse, "model output to an API response or its stream events" },
+    { "rank", ds_cmd_rank, "one of the processes of --ranks; nobody types it" },
     { "render", ds_cmd_render, "an API request to the prompt and its token ids" },
     { "serve", ds_cmd_serve, "the API over HTTP" },
     { "keys", ds_cmd_keys, "API keys for serve" },

@@ -50,7 +50,7 @@ ds_rc ds_cli_gen_open(ds_cli_gen *g, const ds_cli_gen_opts *o, int speculate, ui
     ds_rc rc;
 
     *g = (ds_cli_gen){ .parallel = parallel };
-    rc = ds_llm_open(&g->llm, o->model, &lo, err);
+    rc = ds_llm_open_ranks(&g->llm, o->model, &lo, (uint32_t)o->ranks, "/proc/self/exe", err);
     if (rc != DS_OK)
         return rc;
     ds_cli_say_device(o->device, ds_llm_device(g->llm));
@@ -77,6 +77,7 @@ void ds_cli_gen_close(ds_cli_gen *g)
 
 ds_rc ds_cli_gen_failure(const ds_event *end, ds_err *err)
 {
+
     if (end->end.reason == DS_ENDED_DEADLINE)
         return ds_fail(err, DS_E_CANCELED, "the deadline passed");
     if (end->end.reason == DS_ENDED_LOST)
@@ -99,6 +100,8 @@ ds_rc ds_cli_gen_run(ds_cli_gen *g, const ds_gen_request *q, ds_cli_event_fn *fn
             go_on = fn(ctx, &ev[i]) && go_on;
             if (ev[i].kind == DS_EV_END) {
                 last = last || ev[i].end.last;
+                if (ev[i].end.reason == DS_ENDED_LOST && (rc = ds_service_state(ds_llm_service(g->llm), err)) != DS_OK)
+                    continue;
                 if (ev[i].end.reason == DS_ENDED_FAILED || ev[i].end.reason == DS_ENDED_LOST)
                     rc = ds_cli_gen_failure(&ev[i], err);
             }

@@ -16,7 +16,7 @@
 typedef struct {
     const char *model, *speculate, *device, *kv_dir;
     int mode, act, kernels;
-    int64_t threads, parallel, chunk, context, max_tokens, min_tokens, top_k, seed;
+    int64_t threads, ranks, parallel, chunk, context, max_tokens, min_tokens, top_k, seed;
     bool ignore_eos, pin;
     double temperature, top_p, min_p, repetition, presence, frequency;
     uint64_t kv_capacity;
@@ -54,6 +54,7 @@ typedef struct {
     DS_CLI_OPT_DEVICE(offsetof(options_type, g.device)), \
     DS_CLI_OPT_KERNELS(offsetof(options_type, g.kernels)), \
     DS_CLI_OPT_THREADS(offsetof(options_type, g.threads)), \
+    DS_CLI_OPT_RANKS(offsetof(options_type, g.ranks)), \
     DS_CLI_OPT_PIN(offsetof(options_type, g.pin)), \
     DS_CLI_OPT_CHUNK(offsetof(options_type, g.chunk)), \
     { .name = "kv-dir", .type = DS_OPT_STR, .offset = offsetof(options_type, g.kv_dir), .arg = "DIR", \

@@ -18,6 +18,9 @@
     { .name = "kernels", .type = DS_OPT_ENUM, .offset = at, .def = "best", .arg = "NAME", .choices = DS_CLI_KERNELS, .help = "instruction set of the CPU" }
 #define DS_CLI_OPT_THREADS(at) \
     { .name = "threads", .type = DS_OPT_INT, .offset = at, .arg = "N", .min = 1, .max = 1024, .help = "threads (default: one for each CPU)" }
+#define DS_CLI_OPT_RANKS(at) \
+    { .name = "ranks", .type = DS_OPT_INT, .offset = at, .def = "1", .arg = "N", .min = 1, .max = 128, \
+      .help = "processes that hold a part of the model's experts each; they share --threads. Changes no result" }
 #define DS_CLI_OPT_PIN(at) \
     { .name = "pin", .type = DS_OPT_FLAG, .offset = at, .help = "helper threads stay each on a CPU of its own (not when there are more threads than CPUs)" }
 #define DS_CLI_OPT_CHUNK(at) \

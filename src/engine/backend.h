@@ -153,6 +153,7 @@ typedef struct {
     uint32_t max_seqs, max_rows, max_logits;
     uint32_t n_stage_blocks, n_stage_states;
     bool bf16, no_drafts;
+    struct ds_comm *comm; /* to the model's other ranks; NULL: it has none */
 } ds_backend_size;
 
 ds_rc ds_backend_null_create(ds_backend **out, const ds_engine_stub *o, const ds_engine_clock *clock, const ds_backend_size *size,

@@ -16,6 +16,7 @@
 #include "engine/masks.h"
 #include "engine/rules.h"
 #include "kern/device.h"
+#include "parallel/comm.h"
 
 typedef struct {
     bool decoding, ended;
@@ -70,6 +71,7 @@ typedef struct {
     ds_draft_hook *hook;
     void *hook_ctx;
     uint64_t ended_ns; /* the step before */
+    bool alone;        /* there are no other ranks, or not any more */
 
     /* [mu] */
     pthread_mutex_t mu;
@@ -92,6 +94,7 @@ static ds_runner_opts runner_opts(const ds_backend_size *s, ds_pool *pool)
                              .n_slots = s->n_slots,
                              .n_tails = s->n_tails,
                              .no_drafts = s->no_drafts,
+                             .comm = s->comm,
                              .device_logits = true,
                              .pool = pool };
 }
@@ -724,6 +727,21 @@ static void run_step(model_dev *d, ds_dev_step *s)
 
 /* ---- the thread -------------------------------------------------------------------------------------------------- */
 
+/* Among other ranks: takes part in their steps until there is one of this rank's, or for good once it stops. [mu] is
+ * held, but not meanwhile. */
+static void attend(model_dev *d)
+{
+    ds_comm *c = d->size.comm;
+    bool stop = d->stop;
+    ds_err err;
+
+    pthread_mutex_unlock(&d->mu);
+    if (stop)
+        c->fn->leave(c);
+    d->alone = ds_runner_attend(d->run, &err) != DS_E_AGAIN; /* all have left, or are lost, which steps will say */
+    pthread_mutex_lock(&d->mu);
+}
+
 static void *device(void *arg)
 {
     model_dev *d = arg;
@@ -731,8 +749,12 @@ static void *device(void *arg)
     pthread_mutex_lock(&d->mu);
     for (;;) {
         ds_dev_step *s;
-        while (!d->stop && d->n_done == d->n_queue)
-            pthread_cond_wait(&d->came, &d->mu);
+        while (d->n_done == d->n_queue && !(d->stop && d->alone)) {
+            if (d->alone)
+                pthread_cond_wait(&d->came, &d->mu);
+            else
+                attend(d);
+        }
         if (d->n_done == d->n_queue)
             break;
         s = d->queue[d->n_done];
@@ -755,6 +777,8 @@ static void dev_submit(ds_backend *b, ds_dev_step *s)
     d->queue[d->n_queue++] = s;
     pthread_cond_signal(&d->came);
     pthread_mutex_unlock(&d->mu);
+    if (d->size.comm)
+        d->size.comm->fn->wake(d->size.comm);
 }
 
 static void dev_wait(ds_backend *b, ds_dev_step *s)
@@ -782,6 +806,8 @@ static void dev_destroy(ds_backend *b)
         d->stop = true;
         pthread_cond_signal(&d->came);
         pthread_mutex_unlock(&d->mu);
+        if (d->size.comm)
+            d->size.comm->fn->wake(d->size.comm);
         pthread_join(d->thread, NULL);
     }
     pthread_mutex_destroy(&d->mu);
@@ -868,6 +894,7 @@ ds_rc ds_backend_model_create(ds_backend **out, const ds_model *m, ds_pool *pool
     d->m = m;
     d->pool = pool;
     d->size = *size;
+    d->alone = !size->comm;
     d->mem.d = ds_model_device(m);
     d->n_words = ((size_t)lay.vocab + 31) / 32;
     d->base = (ds_backend){ .fn = &fns,

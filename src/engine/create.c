@@ -9,6 +9,7 @@
 #include "base/mem.h"
 #include "engine/create_internal.h"
 #include "engine/engine_internal.h"
+#include "parallel/comm.h"
 #include "kern/device.h"
 #include "model/model.h"
 
@@ -97,6 +98,7 @@ static ds_backend_size sizes(const ds_engine_opts *o, const ds_gen_plan *p)
         .max_logits = o->max_running + (o->drafts ? o->verify_rows : 0) + DS_DEV_PROMPT_LOGITS,
         .bf16 = o->bf16,
         .no_drafts = o->drafts == 0,
+        .comm = o->comm,
         .n_stage_blocks = p->host_blocks + o->handoff,
         .n_stage_states = p->host_states + o->handoff,
     };
@@ -299,6 +301,7 @@ static void describe(ds_gen_plan *p, const ds_engine_opts *o)
     p->max_context = o->max_context;
     p->max_running = o->max_running;
     p->step_tokens = o->step_tokens;
+    p->step_rows = sizes(o, p).max_rows;
 }
 
 ds_rc ds_engine_plan_get(ds_gen_plan *out, const struct ds_model *m, const ds_engine_opts *opts, ds_err *err)
@@ -497,6 +500,8 @@ ds_rc ds_engine_create(ds_engine **out, const struct ds_model *m, struct ds_pool
     if (rc == DS_OK)
         rc = take_tables(e, err);
     if (rc != DS_OK) {
+        if (e->o.comm) /* the other ranks don't wait for this one */
+            e->o.comm->fn->give_up(e->o.comm, err ? err->msg : "its engine can't be made");
         ds_eng_free_tables(e);
         return rc;
     }

@@ -17,6 +17,7 @@
 
 struct ds_model; /* an opened model: model/model.h */
 struct ds_pool;  /* a team of threads: base/pool.h */
+struct ds_comm;  /* to other ranks: parallel/comm.h */
 
 /* ---- options ----------------------------------------------------------------------------------------------------- */
 
@@ -69,6 +70,10 @@ typedef struct {
     uint32_t fetches;  /* requests that wait for something from a store at a time; 0 = 8 */
     uint32_t fetch_ms; /* they wait so long at most, and then compute; 0 = 1,000 */
     bool handoff;      /* sequences may be exported and imported: takes a block and a state of stage memory */
+
+    /* To the model's other ranks; NULL: the model has none. All ranks have the same step_rows. A create that
+     * fails gives up for all of them; destroy waits until all have left. */
+    struct ds_comm *comm;
 
     ds_engine_identity identity;
 

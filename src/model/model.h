@@ -158,7 +158,7 @@ typedef struct {
     uint32_t n_tails;     /* tail slots: CED prefills in progress at a time; 0 is allowed (exact mode) */
     uint32_t max_patches; /* of one image; 0 = no images */
     bool no_drafts;       /* leave out what only drafting needs; ds_runner_draft is then refused */
-    struct ds_comm *comm; /* to the model's other ranks; borrowed until destroy. NULL: there are none */
+    struct ds_comm *comm; /* to the model's other ranks; borrowed until destroy. NULL: none, and if the model has ranks only images */
     bool device_logits;   /* logits stay on the device; ds_runner_step's `logits` is then NULL */
     ds_pool *pool;        /* borrowed until destroy; NULL: the calling thread */
     ds_observe_fn *observe;

@@ -150,7 +150,8 @@ ds_rc ds_ranks_begin(ds_runner *r, ds_unit what, uint32_t passes, ds_err *err)
     ds_rc rc;
 
     if (!r->exchange)
-        return DS_OK;
+        return r->m->ranks == 1 ? DS_OK
+                                : ds_fail(err, DS_E_ARG, "step: the experts are on %u ranks, and this run knows no other", r->m->ranks);
     while ((rc = agree(r, what, passes, &next, err)) == DS_OK && next.unit != what)
         join(r, &next);
     r->passes_left = rc == DS_OK ? next.passes : 0;

@@ -357,9 +357,9 @@ static ds_rc check_options(const ds_model *m, const ds_runner_opts *o, ds_err *e
 {
     if (m->no_data)
         return ds_fail(err, DS_E_ARG, "run: the model was opened without its data");
-    if (m->ranks != (o->comm ? o->comm->ranks : 1) || (o->comm && m->rank != o->comm->rank))
+    if (o->comm && (o->comm->ranks != m->ranks || o->comm->rank != m->rank))
         return ds_fail(err, DS_E_ARG, "run: rank %u of %u of the model, rank %u of %u of the communicator", m->rank, m->ranks,
-                       o->comm ? o->comm->rank : 0, o->comm ? o->comm->ranks : 1);
+                       o->comm->rank, o->comm->ranks);
     if (o->max_rows > 1u << 20)
         return ds_fail(err, DS_E_ARG, "run: max_rows = %u: at most %u", o->max_rows, 1u << 20);
     if (o->max_seqs > 1u << 16 || o->n_slots > 1u << 20 || o->n_tails > 1u << 20)

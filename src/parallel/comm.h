@@ -9,7 +9,7 @@
  * is woken. Nothing is repaired: the processes end and may start again with as many ranks as there are.
  *
  * Here is the table that a transport fills in; shm.h is the one of a host. Threads: one owner a communicator, but
- * `wake` and `give_up`, which any thread may call.   Memory: all taken when it is made. */
+ * `wake`, `give_up` and `state`, which any thread may call.   Memory: all taken when it is made. */
 #ifndef DS_PARALLEL_COMM_H
 #define DS_PARALLEL_COMM_H
 
@@ -48,6 +48,10 @@ typedef struct {
     void (*leave)(ds_comm *c);
     /* This rank can't go on, and `why`. */
     void (*give_up)(ds_comm *c, const char *why);
+    /* DS_OK, or what everybody is told; and a function that is called then, once, on a thread of the communicator's.
+     * Any thread; it is set once. */
+    ds_rc (*state)(ds_comm *c, ds_err *err);
+    void (*when_broken)(ds_comm *c, void (*fn)(void *ctx), void *ctx);
     void (*destroy)(ds_comm *c);
 } ds_comm_fns;
 

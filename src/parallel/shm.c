@@ -94,6 +94,8 @@ typedef struct {
     /* [atomic] */
     atomic_bool woken;  /* set by any thread; seq_cst, as the bell's words are */
     atomic_bool failed; /* `why` is written once */
+    _Atomic(void (*)(void *)) broken_fn;
+    void *broken_ctx; /* set before broken_fn */
 } shm;
 
 /* ---- places in the segment --------------------------------------------------------------------------------------- */
@@ -411,6 +413,19 @@ static void shm_give_up(ds_comm *c, const char *why)
     break_all(s, c->rank, CAUSE_ITSELF);
 }
 
+static ds_rc shm_state(ds_comm *c, ds_err *err)
+{
+    return whole((shm *)c, err);
+}
+
+static void shm_when_broken(ds_comm *c, void (*fn)(void *ctx), void *ctx)
+{
+    shm *s = (shm *)c;
+
+    s->broken_ctx = ctx;
+    atomic_store(&s->broken_fn, fn);
+}
+
 /* ---- signs of life ----------------------------------------------------------------------------------------------- */
 
 /* What the watcher knows of another rank. */
@@ -429,7 +444,7 @@ static void watch_process(shm *s, watched *w, uint32_t rank)
         close(w->fd);
     w->process = process;
     w->fd = (int)syscall(SYS_pidfd_open, (pid_t)process, 0);
-    if (w->fd < 0 && errno == ESRCH && atomic_load(&s->places[rank].state) != PEER_LEFT)
+    if (w->fd < 0 && errno == ESRCH && !all_left(s))
         break_all(s, rank, CAUSE_DIED);
 }
 
@@ -437,7 +452,7 @@ static void judge_silence(shm *s, uint64_t now)
 {
     for (uint32_t i = 0; i < s->base.ranks; i++) {
         place *p = &s->places[i];
-        if (i == s->base.rank || atomic_load(&p->state) != PEER_JOINED)
+        if (i == s->base.rank || atomic_load(&p->state) == PEER_NONE || all_left(s))
             continue;
         uint64_t beat = atomic_load_explicit(&p->beat_ns, memory_order_relaxed);
         if (now > beat && now - beat > s->seg->silence_ms * UINT64_C(1000000))
@@ -453,6 +468,8 @@ static void *watch(void *arg)
     watched peer[DS_COMM_MAX_RANKS];
     struct pollfd fd[DS_COMM_MAX_RANKS + 1];
     uint64_t before = ds_now_ns(), forgiven = 0;
+    bool told = false;
+    void (*fn)(void *ctx);
 
     for (uint32_t i = 0; i < n; i++)
         peer[i] = (watched){ .fd = -1 };
@@ -464,6 +481,10 @@ static void *watch(void *arg)
         if (now >= forgiven)
             judge_silence(s, now);
         before = now;
+        if (!told && atomic_load(&s->seg->broken) && (fn = atomic_load(&s->broken_fn))) {
+            told = true;
+            fn(s->broken_ctx);
+        }
         for (uint32_t i = 0; i < n; i++) {
             watch_process(s, &peer[i], i);
             fd[i] = (struct pollfd){ .fd = peer[i].fd, .events = POLLIN };
@@ -476,7 +497,7 @@ static void *watch(void *arg)
         for (uint32_t i = 0; i < n; i++) {
             if (!fd[i].revents)
                 continue;
-            if (atomic_load(&s->places[i].state) != PEER_LEFT)
+            if (!all_left(s))
                 break_all(s, i, CAUSE_DIED);
             close(peer[i].fd);
             peer[i].fd = -1; /* and its number stays: it isn't looked for again */
@@ -631,8 +652,8 @@ static ds_rc become(shm *s, uint32_t rank, ds_err *err)
 
 ds_rc ds_comm_shm_join(ds_comm **out, int fd, uint32_t rank, ds_err *err)
 {
-    static const ds_comm_fns fns = { shm_room,   shm_post, shm_came,  shm_done,    shm_wait,   shm_agree,
-                                     shm_attend, shm_wake, shm_leave, shm_give_up, shm_destroy };
+    static const ds_comm_fns fns = { shm_room, shm_post,  shm_came,    shm_done,  shm_wait,        shm_agree,  shm_attend,
+                                     shm_wake, shm_leave, shm_give_up, shm_state, shm_when_broken, shm_destroy };
     shm *s = calloc(1, sizeof *s);
     ds_rc rc;
 

@@ -17,6 +17,11 @@ struct ds_llm {
 
 ds_rc ds_llm_open(ds_llm **out, const char *dir, const ds_llm_opts *opts, ds_err *err)
 {
+    return ds_llm_open_ranks(out, dir, opts, 1, NULL, err);
+}
+
+ds_rc ds_llm_open_ranks(ds_llm **out, const char *dir, const ds_llm_opts *opts, uint32_t ranks, const char *program, ds_err *err)
+{
     const ds_llm_opts o = opts ? *opts : (ds_llm_opts){ 0 };
     const ds_service_opts so = {
         .place = { o.device, o.kernels, { .n_threads = o.threads, .pin = o.pin } },
@@ -33,6 +38,8 @@ ds_rc ds_llm_open(ds_llm **out, const char *dir, const ds_llm_opts *opts, ds_err
         .kv_capacity = o.kv_capacity,
         .dialect = o.kv_dir ? "v4.1" : NULL, /* that this library makes prompts in */
         .cache_dir = o.cache_dir,
+        .ranks = ranks,
+        .program = program,
     };
     ds_llm *l = calloc(1, sizeof *l);
     ds_rc rc = l ? ds_service_open(&l->s, dir, &so, err) : ds_fail(err, DS_E_NOMEM, "out of memory");

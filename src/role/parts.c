@@ -42,10 +42,18 @@ ds_rc ds_llm_token_map(void *ctx, const char *dir, int32_t *map, uint32_t vocab,
 
 ds_rc ds_llm_open_model(ds_pool **pool, ds_model **model, const char *dir, const ds_llm_place *place, ds_err *err)
 {
+    return ds_llm_open_rank(pool, model, dir, place, 1, 0, err);
+}
+
+ds_rc ds_llm_open_rank(ds_pool **pool, ds_model **model, const char *dir, const ds_llm_place *place, uint32_t ranks, uint32_t rank,
+                       ds_err *err)
+{
     long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
     ds_model_opts o = { .device_name = place->device,
                         .kernels = place->kernels,
                         .token_map = ds_llm_token_map,
+                        .ranks = ranks,
+                        .rank = rank,
                         .memory_bytes = pages > 0 && page > 0 ? (uint64_t)pages * (uint64_t)page : 0 };
     ds_rc rc = ds_pool_create(pool, &place->team, err);
 

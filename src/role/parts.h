@@ -20,6 +20,10 @@ typedef struct {
  * the checkpoint has none. On failure both are NULL. */
 ds_rc ds_llm_open_model(ds_pool **pool, ds_model **model, const char *dir, const ds_llm_place *place, ds_err *err);
 
+/* The same as one of several ranks, which have a part of the experts each: as in ds_model_opts. */
+ds_rc ds_llm_open_rank(ds_pool **pool, ds_model **model, const char *dir, const ds_llm_place *place, uint32_t ranks, uint32_t rank,
+                       ds_err *err);
+
 /* DS_E_FORMAT: the directory's tokenizer hasn't just the ids that config.json says. */
 ds_rc ds_llm_check_vocab(const ds_tokenizer *t, const char *dir, uint32_t vocab, ds_err *err);
 /* ds_model_opts.token_map: Engram's map from the directory's tokenizer.json. */

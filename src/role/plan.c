@@ -1,4 +1,5 @@
 /* What a service takes of memory, and how much it may. */
+#include "role/ranks.h"
 #include "role/service_internal.h"
 
 bool ds_service_tower(const ds_model *m, bool bf16, ds_runner_opts *o)
@@ -32,12 +33,26 @@ ds_engine_opts ds_service_deal(const ds_service_opts *o)
     return e;
 }
 
+static ds_rc other_ranks(ds_service_plan *p, const ds_model *m, const ds_service_opts *o, ds_err *err)
+{
+    ds_engine_opts e = ds_service_deal(o);
+    ds_gen_plan plan;
+    ds_rc rc;
+
+    e.memory_bytes = 0;
+    rc = ds_engine_plan_get(&plan, m, &e, err);
+    if (rc == DS_OK && !ds_ranks_bytes(m, o->ranks, e.bf16, plan.step_rows, &p->ranks))
+        rc = ds_fail(err, DS_E_NOMEM, "%u ranks take more memory than can be addressed", o->ranks);
+    return rc;
+}
+
 static ds_rc begin(ds_service_plan *p, const ds_model *m, const ds_service_opts *o, ds_err *err)
 {
     ds_runner_opts tower;
     ds_runner_size size = { 0 };
     ds_model_stats st;
     uint64_t rest;
+    ds_rc rc;
 
     *p = (ds_service_plan){ .engines = o->engines ? o->engines : 1, .available = ds_llm_available_bytes(m) };
     if (o->engine.max_context > ds_model_config(m)->max_position_embeddings)
@@ -48,8 +63,12 @@ static ds_rc begin(ds_service_plan *p, const ds_model *m, const ds_service_opts 
     p->tower = size.total;
     p->tower_device = ds_model_room(m, &rest) ? size.total - size.stage : size.total;
     ds_model_stat(m, &st);
-    for (unsigned k = 0; k < DS_N_KINDS && !st.packed_bytes; k++)
-        p->weights += k == DS_KIND_ENGRAM_TABLE ? 0 : st.kind_bytes[k];
+    p->weights = st.packed_bytes ? 0 : st.file_bytes - st.kind_bytes[DS_KIND_ENGRAM_TABLE]; /* of all ranks, which share this memory */
+    if (o->ranks > 1) {
+        rc = other_ranks(p, m, o, err);
+        if (rc != DS_OK)
+            return rc;
+    }
     rest = p->available / 10 * 9;
     rest = rest > p->weights ? rest - p->weights : 0;
     if (rest < p->available / 4)
@@ -60,14 +79,14 @@ static ds_rc begin(ds_service_plan *p, const ds_model *m, const ds_service_opts 
 
 static void add_up(ds_service_plan *p)
 {
-    p->total = p->engine.total * p->engines + p->tower;
-    p->device = p->engine.device * p->engines + p->tower_device;
+    p->total = p->engine.total * p->engines + p->tower + p->ranks;
+    p->device = p->engine.device * p->engines + p->tower_device + p->ranks;
 }
 
 /* Of the budget, for each engine; at least a byte, since 0 isn't a limit. */
 static uint64_t share(const ds_service_plan *p)
 {
-    uint64_t left = p->budget > p->tower_device ? (p->budget - p->tower_device) / p->engines : 0;
+    uint64_t taken = p->tower_device + p->ranks, left = p->budget > taken ? (p->budget - taken) / p->engines : 0;
 
     return left ? left : 1;
 }
@@ -106,9 +125,9 @@ ds_rc ds_service_plan_get(ds_service_plan *p, ds_engine_opts *each, const ds_mod
     ds_rc rc = begin(p, m, o, err);
 
     *each = ds_service_deal(o);
-    if (rc == DS_OK && p->tower_device >= p->budget)
-        rc = ds_fail(err, DS_E_NOMEM, "%llu bytes of memory: the vision tower alone takes %llu", (unsigned long long)p->budget,
-                     (unsigned long long)p->tower_device);
+    if (rc == DS_OK && p->tower_device + p->ranks >= p->budget)
+        rc = ds_fail(err, DS_E_NOMEM, "%llu bytes of memory: the vision tower alone%s takes %llu", (unsigned long long)p->budget,
+                     p->ranks ? ", with the other ranks," : "", (unsigned long long)(p->tower_device + p->ranks));
     if (rc != DS_OK)
         return rc;
     p->largest_context = largest_context(p, m, each);

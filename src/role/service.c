@@ -8,6 +8,7 @@
 #include <ds/recipe.h>
 
 #include "base/pool.h"
+#include "role/ranks.h"
 #include "kvlink/kvdir.h"
 
 struct ds_service {
@@ -18,7 +19,8 @@ struct ds_service {
     ds_tokenizer *tokenizer;
     ds_pool *teams[DS_GEN_MANY_MAX]; /* of several engines; one has `pool` */
     ds_engine *engines[DS_GEN_MANY_MAX];
-    ds_kvdir kv; /* one port for each engine; zeros: none */
+    ds_ranks *ranks; /* NULL: there are no others */
+    ds_kvdir kv;     /* one port for each engine; zeros: none */
     uint32_t n_engines;
     ds_gen_many *many; /* several engines as one */
     ds_gen gen;
@@ -97,6 +99,7 @@ static ds_rc create_engine(ds_service *s, uint32_t i, ds_pool *pool, const ds_en
 {
     ds_engine_opts own = *each;
 
+    own.comm = s->ranks ? ds_ranks_comm(s->ranks) : NULL;
     own.store = each->store ? &s->kv.store[i] : NULL;
     return ds_engine_create(&s->engines[i], s->model, pool, &own, err);
 }
@@ -143,17 +146,34 @@ static ds_rc open_store(ds_service *s, const ds_service_opts *o, ds_engine_opts 
     return rc;
 }
 
+/* The other ranks, which open their part of the model beside this one. Each has its share of the threads. */
+static ds_rc start_ranks(ds_service *s, const char *dir, ds_service_opts *o, ds_err *err)
+{
+    uint32_t threads = o->place.team.n_threads ? o->place.team.n_threads : ds_cpu_count();
+
+    if (s->n_engines > 1)
+        return ds_fail(err, DS_E_ARG, "%u ranks and %u engines: ranks have one engine", o->ranks, s->n_engines);
+    o->place.team.n_threads = threads > o->ranks ? threads / o->ranks : 1;
+    return ds_ranks_start(
+        &s->ranks,
+        &(ds_ranks_opts){
+            .n = o->ranks, .program = o->program, .dir = dir, .place = o->place, .bf16 = o->engine.bf16, .lost = o->lost, .ctx = o->ctx },
+        err);
+}
+
 static ds_rc open_model(ds_service *s, const char *dir, const ds_service_opts *o, ds_err *err)
 {
     uint32_t threads = o->place.team.n_threads ? o->place.team.n_threads : ds_cpu_count();
     ds_service_opts own = *o;
     ds_engine_opts each;
-    ds_rc rc;
+    ds_rc rc = o->ranks > 1 ? start_ranks(s, dir, &own, err) : DS_OK;
 
+    if (rc != DS_OK)
+        return rc;
     if (s->n_engines > threads)
         return ds_fail(err, DS_E_ARG, "%u engines: each needs a thread of the model, there %s %u", s->n_engines,
                        threads == 1 ? "is" : "are", threads);
-    rc = ds_llm_open_model(&s->pool, &s->model, dir, &o->place, err);
+    rc = ds_llm_open_rank(&s->pool, &s->model, dir, &own.place, o->ranks, 0, err);
     if (rc != DS_OK)
         return rc;
     s->config = *ds_model_config(s->model);
@@ -172,6 +192,8 @@ static ds_rc open_model(ds_service *s, const char *dir, const ds_service_opts *o
         rc = open_store(s, o, &own.engine, err);
     if (rc == DS_OK)
         rc = ds_service_plan_get(&s->plan, &each, s->model, &own, err);
+    if (rc == DS_OK && s->ranks)
+        rc = ds_ranks_meet(s->ranks, s->model, dir, s->plan.engine.step_rows, err);
     if (rc == DS_OK)
         rc = open_tower(s, o, err);
     return rc == DS_OK ? create_engines(s, o, &each, err) : rc;
@@ -265,12 +287,19 @@ ds_rc ds_service_open(ds_service **out, const char *dir, const ds_service_opts *
     return DS_OK;
 }
 
+ds_rc ds_service_state(const ds_service *s, ds_err *err)
+{
+    return s->ranks ? ds_ranks_state(s->ranks, err) : DS_OK;
+}
+
 void ds_service_stop(ds_service *s)
 {
     for (uint32_t i = 0; i < s->n_engines && i < DS_GEN_MANY_MAX; i++) {
         ds_engine_destroy(s->engines[i]);
         s->engines[i] = NULL;
     }
+    ds_ranks_stop(s->ranks);
+    s->ranks = NULL;
     ds_gen_many_destroy(s->many);
     s->many = NULL;
     s->gen = (ds_gen){ 0 };

@@ -26,6 +26,10 @@ typedef struct {
      * and identity are the service's own. */
     ds_engine_opts engine;
     uint32_t engines;        /* on the one model; 0 = 1 */
+    uint32_t ranks;          /* processes that have a part of the experts each, this one with them; 0 = 1. Threads are dealt out too */
+    const char *program;     /* of several ranks: what the others run (role/ranks.h) */
+    void (*lost)(void *ctx); /* of several ranks: called once, on a thread of its own, when one is gone; NULL: nobody asks */
+    void *ctx;
     bool no_pictures;        /* no vision tower */
     const char *image_token; /* how the placeholder of pictures is spelled; NULL: as the tokenizer has it */
     const char *dialect;     /* of the prompts, "v4.1": cached blocks get keys that are good outside of this process, for which the model's
@@ -45,9 +49,10 @@ typedef struct {
 typedef struct {
     ds_gen_plan engine; /* of each engine */
     uint32_t engines;
+    uint64_t ranks; /* buffers of the other ranks and what all share */
     uint64_t tower; /* the vision tower's tables and buffers; of that tower_device out of `budget` */
     uint64_t tower_device;
-    uint64_t total;           /* all engines and the tower */
+    uint64_t total;           /* all engines, the tower and the other ranks */
     uint64_t device;          /* of that what comes out of `budget`: all, or where the device has memory of its own what lies there */
     uint64_t weights;         /* that must stay resident besides: mapped tensors but Engram's tables; 0 where the device holds copies */
     uint64_t available;       /* when the plan was made */
@@ -68,11 +73,15 @@ ds_rc ds_service_plan_wish(ds_service_plan *p, const ds_model *m, const ds_servi
 
 /* On failure *out is NULL and nothing is held. DS_E_ARG, DS_E_FORMAT, DS_E_IO, DS_E_NOMEM. */
 ds_rc ds_service_open(ds_service **out, const char *dir, const ds_service_opts *o, ds_err *err);
+/* DS_OK, or which rank is gone. Any thread. */
+ds_rc ds_service_state(const ds_service *s, ds_err *err);
 /* Cancels what the engines have and waits for them: nothing of a request is used any more. The generator and the
  * engines are gone. */
 void ds_service_stop(ds_service *s);
 void ds_service_close(ds_service *s); /* stops it if need be; NULL is fine */
 
+/* As ds_llm_open, as rank 0 of so many; program: as in ds_service_opts. */
+ds_rc ds_llm_open_ranks(ds_llm **out, const char *dir, const ds_llm_opts *opts, uint32_t ranks, const char *program, ds_err *err);
 /* What a ds_llm is made of. */
 ds_service *ds_llm_service(const ds_llm *l);
 /* Its compiled grammars, made when they are wanted first; valid until close. DS_E_NOMEM. Any thread. */

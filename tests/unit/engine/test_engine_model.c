@@ -4,7 +4,7 @@
 #include <pthread.h>
 #include <unistd.h>
 
-#include "../model/golden.h"
+#include "ranked.h"
 
 #include "engine/engine_internal.h"
 #include "fake_store.h"
@@ -37,7 +37,7 @@ typedef struct {
     ds_gen_grammar grammar;
 } request;
 
-static const ds_model *model;
+static const ds_model *model, *lone; /* lone: has no other ranks */
 static uint32_t vocab;
 
 static uint32_t next_random(uint32_t *state)
@@ -146,7 +146,7 @@ static void alone(request *r, uint32_t n, bool exact)
     ds_err err;
     ds_single_opts o = { .exact = exact, .max_context = 1024 };
 
-    assert_ok(ds_single_create(&s, model, &o, &err));
+    assert_ok(ds_single_create(&s, lone, &o, &err));
     for (uint32_t i = 0; i < n; i++)
         for (uint32_t k = 0; k < r[i].n; k++) {
             alone_ctx c = { .r = &r[i], .sample = k };
@@ -266,7 +266,7 @@ static ds_engine *make_engine(ds_engine_opts o, ds_pool *pool)
         o.max_context = 1024;
     if (!o.max_running)
         o.max_running = 8;
-    assert_ok(ds_engine_create(&e, model, pool, &o, &err));
+    assert_ok(test_engine_create(&e, model, pool, &o, &err));
     return e;
 }
 
@@ -293,7 +293,7 @@ static void together(request *r, uint32_t n, ds_engine_opts o, ds_pool *pool, co
     compare(r, n, how);
     if (st)
         ds_engine_stats_get(e, st);
-    ds_engine_destroy(e);
+    test_engine_destroy(e);
 }
 
 /* ---- tests ------------------------------------------------------------------------------------------------------- */
@@ -306,7 +306,7 @@ static void no_drafts(void)
     ds_engine *e;
     ds_err err;
 
-    assert_refused(ds_engine_create(&e, model, NULL, &(ds_engine_opts){ .max_context = 1024, .max_running = 8, .drafts = 1 }, &err),
+    assert_refused(test_engine_create(&e, model, NULL, &(ds_engine_opts){ .max_context = 1024, .max_running = 8, .drafts = 1 }, &err),
                    DS_E_ARG, "the model makes 0");
     make_requests(r, 5);
     alone(r, N_REQ, true);
@@ -386,7 +386,7 @@ static void drafts_kept_to_any_depth(void **state)
                 assert_true(st.kept[depth - 1] > 0);
             if (depth < drafts)
                 assert_int_equal(st.kept[depth], 0);
-            ds_engine_destroy(e);
+            test_engine_destroy(e);
         }
         together(r, N_REQ, (ds_engine_opts){ .mode = (ds_engine_mode)mode, .drafts = DS_ENGINE_DRAFTS_AUTO }, NULL, "automatic drafts",
                  NULL);
@@ -417,7 +417,7 @@ static void stop_ids_held_back(void **state)
                 add(e, &r[i], i);
             }
             run_all(e);
-            ds_engine_destroy(e);
+            test_engine_destroy(e);
             if (d)
                 compare(r, N_REQ, "held back, with drafts");
             for (uint32_t i = 0; i < N_REQ; i++) {
@@ -455,7 +455,7 @@ static void stop_ids_reported(void **state)
     compare(r, N_REQ, "reported");
     for (uint32_t i = 0; i < N_REQ; i++)
         assert_int_equal(r[i].reason[0], DS_ENDED_STOP_ID);
-    ds_engine_destroy(e);
+    test_engine_destroy(e);
     free_requests(r, N_REQ);
 }
 
@@ -510,7 +510,7 @@ static void token_rules(void **state)
         for (uint32_t i = 0; i < N_REQ; i++)
             add(e, &r[i], i);
         run_all(e);
-        ds_engine_destroy(e);
+        test_engine_destroy(e);
         if (w)
             compare(r, N_REQ, "rules");
         for (uint32_t i = 0; i < N_REQ; i++) {
@@ -557,7 +557,7 @@ static void preempted_or_not(void **state)
         compare(r, N_REQ, "better ones come");
         ds_engine_stats_get(e, &st);
         assert_true(st.preempted_parked > 0);
-        ds_engine_destroy(e);
+        test_engine_destroy(e);
         free_requests(r, N_REQ);
     }
 }
@@ -612,7 +612,7 @@ static void constrained_texts(void **state)
             compare(r, N_REQ, "constrained, with drafts");
             ds_engine_stats_get(e, &st);
             assert_true(depth == 0 || depth > drafts || st.kept[depth - 1] > 0);
-            ds_engine_destroy(e);
+            test_engine_destroy(e);
         }
         together(r, N_REQ, (ds_engine_opts){ .mode = (ds_engine_mode)mode, .step_tokens = 24 }, NULL, "constrained, small chunks", NULL);
         together(r, N_REQ, (ds_engine_opts){ .mode = (ds_engine_mode)mode, .max_context = 600, .kv_blocks = 5, .drafts = (int)drafts },
@@ -715,7 +715,7 @@ static void a_late_mask_holds_back_its_own_rows(void **state)
             } else {
                 compare(r, 3, "late masks");
             }
-            ds_engine_destroy(e);
+            test_engine_destroy(e);
         }
     free_requests(r, 3);
 }
@@ -747,7 +747,7 @@ static void hits_from_saved_state(void **state)
             free(r.prompt);
         }
         assert_true(hits > 60);
-        ds_engine_destroy(e);
+        test_engine_destroy(e);
 
         /* the second turn goes on from the state that the first one's answer left */
         e = make_engine(o, NULL);
@@ -769,7 +769,7 @@ static void hits_from_saved_state(void **state)
         compare(&second, 1, "second turn");
         free(first.prompt);
         free(second.prompt);
-        ds_engine_destroy(e);
+        test_engine_destroy(e);
         free(base);
     }
 }
@@ -817,7 +817,7 @@ static void hits_from_host_memory(void **state)
             first.n_want[0] = first.n_got[0];
             memcpy(first.want, first.got, sizeof first.want);
             memcpy(first.want_lp, first.got_lp, sizeof first.want_lp);
-            ds_engine_destroy(wide);
+            test_engine_destroy(wide);
         }
         for (int round = 0; round < 3; round++) {
             add(e, &first, 0);
@@ -842,7 +842,7 @@ static void hits_from_host_memory(void **state)
             }
         }
         free(first.prompt);
-        ds_engine_destroy(e);
+        test_engine_destroy(e);
     }
 }
 
@@ -880,7 +880,7 @@ static void hand_over(request *r, ds_engine_opts o, fake_store *store)
             if (!x[i] && r[i].n_got[0] > i)
                 assert_ok(ds_engine_export_begin(&x[i], e, id[i], &err));
     }
-    ds_engine_destroy(e);
+    test_engine_destroy(e);
     e = make_engine(o, NULL);
     for (uint32_t i = 0; i < N_REQ; i++) {
         ds_gen_request q = asked(&r[i], i);
@@ -896,7 +896,7 @@ static void hand_over(request *r, ds_engine_opts o, fake_store *store)
     compare(r, N_REQ, store ? "handed over" : "handed over without blocks");
     ds_engine_stats_get(e, &st);
     assert_int_equal(st.computed_tokens > 0, !store);
-    ds_engine_destroy(e);
+    test_engine_destroy(e);
 }
 
 static void handed_over(void **state)
@@ -942,7 +942,7 @@ static void hits_by_replay(void **state)
     }
     ds_engine_stats_get(e, &st);
     assert_int_equal(st.hit_replay_tokens, 512);
-    ds_engine_destroy(e);
+    test_engine_destroy(e);
     free(r.prompt);
 }
 
@@ -970,11 +970,11 @@ static void replays_of_any_length(void **state)
             else if (keep >= 256)
                 assert_memory_equal(cold, r.got_lp[0], sizeof cold);
         }
-        ds_engine_destroy(e);
+        test_engine_destroy(e);
         free(r.prompt);
     }
     o.replay_keep = 1;
-    assert_int_equal(ds_engine_create(&e, model, NULL, &o, &err), DS_E_ARG);
+    assert_int_equal(test_engine_create(&e, model, NULL, &o, &err), DS_E_ARG);
     assert_non_null(strstr(err.msg, "replay_keep"));
 }
 
@@ -1015,7 +1015,7 @@ static void reproducible_among_replays(void **state)
             alone(&r, 1, false);
             compare(&r, 1, "reproducible");
         }
-        ds_engine_destroy(e);
+        test_engine_destroy(e);
     }
     free(base);
 }
@@ -1055,7 +1055,7 @@ static void scored_prompts(void **state)
         ds_runner *run;
         ds_solo solo = { 0 };
         r[i].score = true;
-        assert_ok(ds_runner_create(&run, model,
+        assert_ok(ds_runner_create(&run, lone,
                                    &(ds_runner_opts){ .max_rows = 512, .max_logits = 512, .max_context = 512, .no_drafts = true }, &err));
         assert_ok(ds_solo_init(&solo, run, 512, false, &err));
         r[i].n_scored = 0;
@@ -1093,7 +1093,7 @@ static void scored_prompts(void **state)
                 }
                 free_requests(other, N_REQ);
             }
-            ds_engine_destroy(e);
+            test_engine_destroy(e);
         }
     free_requests(r, N_REQ);
 }
@@ -1169,7 +1169,7 @@ static void greedy_alone(const int32_t *prompt, uint32_t n, const float *const *
     const float *logits = row;
     ds_err err;
 
-    assert_ok(ds_runner_create(&run, model, &(ds_runner_opts){ .max_context = 1024, .n_tails = 1, .no_drafts = true }, &err));
+    assert_ok(ds_runner_create(&run, lone, &(ds_runner_opts){ .max_context = 1024, .n_tails = 1, .no_drafts = true }, &err));
     assert_ok(ds_solo_init(&solo, run, 256, ced, &err));
     solo.image = image;
     assert_ok(ds_solo_prefill(&solo, prompt, n, 1, keep_row, row, &err));
@@ -1205,7 +1205,7 @@ static void no_pictures(const int32_t *prompt, uint32_t n)
         run_all(e);
         assert_int_equal(r.reason[0], k == 0 ? DS_ENDED_FAILED : DS_ENDED_LENGTH);
     }
-    ds_engine_destroy(e);
+    test_engine_destroy(e);
     free(cell);
 }
 
@@ -1259,7 +1259,7 @@ static void pictures(void **state)
                 assert_memory_equal(r.got[0], want, sizeof want);
                 assert_int_equal(r.cached, turn % 2 || turn == 3 ? 256 : 0);
             }
-            ds_engine_destroy(e);
+            test_engine_destroy(e);
         }
     free(cells[0]);
     free(cells[1]);
@@ -1333,7 +1333,7 @@ static void drafts_keep_the_distribution(void **state)
     for (uint32_t i = 0; i < drafts; i++)
         kept += (uint32_t)st.kept[i];
     assert_true(kept > 0 || drafts == 0);
-    ds_engine_destroy(e);
+    test_engine_destroy(e);
     free(prompt);
 }
 
@@ -1360,13 +1360,13 @@ static void memory_plan(void **state)
     at = strstr(err.msg, "fits is ");
     fits = (uint32_t)strtoul(at + 8, NULL, 10);
     assert_true(fits > 1 && fits < 4096 && p.largest_context == fits);
-    assert_refused(ds_engine_create(&e, model, NULL, &o, &err), DS_E_NOMEM, "the largest context that fits is");
+    assert_refused(test_engine_create(&e, model, NULL, &o, &err), DS_E_NOMEM, "the largest context that fits is");
     assert_null(e);
     o.max_context = fits;
     assert_ok(ds_engine_plan_get(&p, model, &o, &err));
     assert_true(p.device <= o.memory_bytes);
-    assert_ok(ds_engine_create(&e, model, NULL, &o, &err));
-    ds_engine_destroy(e);
+    assert_ok(test_engine_create(&e, model, NULL, &o, &err));
+    test_engine_destroy(e);
     o.max_context = fits + 1;
     assert_int_equal(ds_engine_plan_get(&p, model, &o, &err), DS_E_NOMEM);
     o.memory_bytes = 1000;
@@ -1383,7 +1383,7 @@ static ds_rc create_and_add(void *ctx, ds_err *err)
     ds_engine *e;
     ds_event ev;
     uint64_t id;
-    ds_rc rc = ds_engine_create(
+    ds_rc rc = test_engine_create(
         &e, model, NULL,
         &(ds_engine_opts){ .max_context = 140, .max_running = 2, .max_requests = 4, .kv_blocks = 2, .identity.dialect = "t" }, err);
 
@@ -1396,13 +1396,15 @@ static ds_rc create_and_add(void *ctx, ds_err *err)
         ;
     while (ds_engine_poll(e, &ev, 1))
         ;
-    ds_engine_destroy(e);
+    test_engine_destroy(e);
     return rc;
 }
 
 static void allocations_fail(void **state)
 {
     (void)state;
+    if (test_ranks.n) /* those of the other ranks would be counted */
+        skip();
     if (test_device && test_device->records) /* what a driver and recordings take, they may do without */
         return;
     assert_true(fault_every_allocation(create_and_add, NULL) > 50);
@@ -1444,7 +1446,7 @@ static void a_device_dies(void **state)
                       &(ds_gen_request){ .prompt = r[0].prompt, .n_prompt = 1, .max_tokens = 1, .n = 1, .sampling = DS_SAMPLING_DEFAULT },
                       &id, &err),
         DS_E_DEVICE, "its device failed");
-    ds_engine_destroy(e);
+    test_engine_destroy(e);
     locked_break(false);
     free_requests(r, N_REQ);
 }
@@ -1477,13 +1479,16 @@ int main(int argc, char **argv)
         cmocka_unit_test(allocations_fail),
         cmocka_unit_test(a_device_dies),
     };
-    ds_model *m = test_model(argc > 1 ? argv[1] : "tiny-a", test_choose_device(argc, argv, 2));
+    ds_model *m;
     int failed;
 
+    test_choose_ranks(&argc, argv);
+    m = test_model_of_ranks(argc > 1 ? argv[1] : "tiny-a", test_choose_device(argc, argv, 2));
     model = m;
+    lone = test_ranks.n ? test_ranks.lone : m;
     vocab = ds_model_config(m)->vocab_size;
     failed = cmocka_run_group_tests(tests, NULL, NULL);
-    ds_model_close(m);
+    test_close_ranks(m);
     ds_device_close(test_device);
     return failed;
 }

@@ -464,8 +464,14 @@ static void ranks_have_their_experts(void **state)
             sum += part.kind_bytes[DS_KIND_EXPERT];
             assert_int_equal(part.kind_bytes[DS_KIND_ATTENTION], all.kind_bytes[DS_KIND_ATTENTION]);
             if (ranks > 1) {
+                uint32_t block = 0;
+                ds_token id = 5;
                 ds_runner *r;
-                assert_refused(ds_runner_create(&r, m, &(ds_runner_opts){ .max_context = 64 }, &err), DS_E_ARG, "of the communicator");
+                assert_ok(ds_runner_create(&r, m, &(ds_runner_opts){ .max_context = 64 }, &err));
+                assert_refused(
+                    ds_runner_step(r, &(ds_seq){ .tail = DS_NONE, .blocks = &block, .n_blocks = 1, .n = 1, .tokens = &id }, 1, NULL, &err),
+                    DS_E_ARG, "this run knows no other");
+                ds_runner_destroy(r);
             }
             ds_model_close(m);
         }
