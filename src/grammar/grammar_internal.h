@@ -3,6 +3,8 @@
 #ifndef DS_GRAMMAR_GRAMMAR_INTERNAL_H
 #define DS_GRAMMAR_GRAMMAR_INTERNAL_H
 
+#include <ds/str.h>
+
 #include "grammar/grammar.h"
 
 /* ---- syntax trees ------------------------------------------------------------------------------------------------ */
@@ -115,6 +117,10 @@ typedef struct {
     bool ecma;     /* `.` leaves out every line end that ECMA-262 knows, not only the line feed */
 } ds_regex_opts;
 ds_rc ds_regex_tree(ds_forest *f, const char *p, size_t n, const ds_regex_opts *opts, uint32_t *tree, ds_err *err);
+
+/* Whether no text matches both, each found anywhere in it as in a JSON Schema; false too where that takes too long to
+ * find out. */
+bool ds_regex_apart(ds_str a, ds_str b);
 
 /* Rules in the notation of Lark as a tree of f, where they become rules too. */
 ds_rc ds_lark_tree(ds_forest *f, const char *text, size_t n, uint32_t *tree, ds_err *err);

@@ -138,7 +138,7 @@ uint32_t schema_types(schema *c, const ds_json *s)
 }
 
 /* Keywords that say nothing about values. */
-static bool is_note(const ds_json *k)
+bool schema_is_note(const ds_json *k)
 {
     static const char *const notes[] = { "title",
                                          "description",
@@ -197,6 +197,16 @@ static bool known_keyword(const ds_json *k)
         "allOf",
         "$ref",
         "nullable",
+        "propertyNames",
+        "contains",
+        "minContains",
+        "maxContains",
+        "dependentRequired",
+        "dependentSchemas",
+        "dependencies",
+        "if",
+        "then",
+        "else",
     };
 
     for (size_t i = 0; i < sizeof words / sizeof *words; i++)
@@ -218,7 +228,7 @@ static bool check(schema *c, const ds_json *s)
     if (s->type != DS_JSON_OBJECT)
         return true;
     for (const ds_json *k = s->child; k; k = k->next)
-        if (!is_note(k) && !known_keyword(k) && !(strcmp(k->key, "not") == 0 && is_plain_not(k)))
+        if (!schema_is_note(k) && !known_keyword(k) && !(strcmp(k->key, "not") == 0 && is_plain_not(k)))
             return schema_refuse(c, k, "this keyword is not supported"), false;
     return true;
 }
@@ -227,9 +237,10 @@ static bool check(schema *c, const ds_json *s)
  * number. What lies at other places wasn't checked to be a schema. */
 static bool leads_to_schema(const char *p)
 {
-    static const char *const single[] = { "items", "additionalProperties", "additionalItems" }, *const several[] = {
-        "properties", "patternProperties", "$defs", "definitions", "anyOf", "oneOf", "allOf", "prefixItems"
-    };
+    static const char *const single[] = { "items", "additionalProperties", "additionalItems", "propertyNames", "contains", "if", "then",
+                                          "else" },
+                             *const several[] = { "properties", "patternProperties", "$defs",           "definitions", "anyOf", "oneOf",
+                                                  "allOf",      "prefixItems",       "dependentSchemas" };
 
     if (*p++ != '#')
         return false;
@@ -358,9 +369,11 @@ static uint32_t constant(schema *c, const ds_json *v)
  * front end, and must not pass over others. */
 static bool check_below(schema *c, const ds_json *s, uint32_t depth)
 {
-    static const char *const single[] = { "items", "additionalProperties", "additionalItems" }, *const several[] = {
-        "properties", "patternProperties", "anyOf", "oneOf", "allOf", "prefixItems", "items"
-    };
+    static const char
+        *const single[] = { "items", "additionalProperties", "additionalItems", "propertyNames", "contains", "if", "then", "else" },
+               *const several[] = {
+                   "properties", "patternProperties", "dependentSchemas", "dependencies", "anyOf", "oneOf", "allOf", "prefixItems", "items"
+               };
     const ds_json *ref = ds_json_get(s, "$ref"), *k;
 
     if (depth > 32 || ++c->work > MOST_WORK)
@@ -372,8 +385,8 @@ static bool check_below(schema *c, const ds_json *s, uint32_t depth)
             return false;
     for (size_t i = 0; i < sizeof several / sizeof *several; i++) {
         k = ds_json_get(s, several[i]);
-        for (k = ds_json_is(k, DS_JSON_ARRAY) || i < 2 ? (k ? k->child : NULL) : NULL; k; k = k->next)
-            if (!check_below(c, k, depth + 1))
+        for (k = ds_json_is(k, DS_JSON_ARRAY) || i < 4 ? (k ? k->child : NULL) : NULL; k; k = k->next)
+            if (k->type == DS_JSON_OBJECT && !check_below(c, k, depth + 1))
                 return false;
     }
     return true;
@@ -437,7 +450,7 @@ static int says(const part *p)
     for (const ds_json *k = p->s->child; k; k = k->next) {
         bool note = (p->any && strcmp(k->key, "anyOf") == 0) || (p->one && strcmp(k->key, "oneOf") == 0) ||
                     (p->all && strcmp(k->key, "allOf") == 0) || (p->ref && strcmp(k->key, "$ref") == 0);
-        note |= is_note(k);
+        note |= schema_is_note(k);
         if (!note && strcmp(k->key, "$ref") != 0)
             return 2;
         ref |= !note;
@@ -487,8 +500,7 @@ static uint32_t by_type(schema *c, const parts *in)
     return t;
 }
 
-/* Takes what allOf holds, or what references lead to, into the list; false: nothing fits or it is refused. */
-static bool expand(schema *c, parts *p, bool refs)
+bool schema_expand(schema *c, parts *p, bool refs)
 {
     for (uint32_t i = 0; i < p->n && !c->bad; i++) {
         const ds_json *s = p->p[i].s, *ref = ds_json_get(s, "$ref"), *all = ds_json_get(s, "allOf");
@@ -520,11 +532,11 @@ bool schema_each(schema *c, const parts *in, uint32_t *trees, uint32_t most, uin
     parts p = *in;
 
     *n = 0;
-    if (!expand(c, &p, true))
+    if (!schema_expand(c, &p, true))
         return !c->bad;
     for (uint32_t i = 0; i < p.n; i++) {
         const ds_json *one = ds_json_get(p.p[i].s, "const"), *all = ds_json_get(p.p[i].s, "enum");
-        if (ds_json_get(p.p[i].s, "anyOf") || ds_json_get(p.p[i].s, "oneOf"))
+        if (ds_json_get(p.p[i].s, "anyOf") || ds_json_get(p.p[i].s, "oneOf") || ds_json_get(p.p[i].s, "if"))
             return false;
         types &= schema_types(c, p.p[i].s);
         list = one ? one : all && !list ? all : list;
@@ -555,15 +567,16 @@ bool schema_each(schema *c, const parts *in, uint32_t *trees, uint32_t most, uin
 static uint32_t value_of(schema *c, const parts *in)
 {
     parts p = *in;
+    uint32_t t;
 
-    if (!expand(c, &p, false))
+    if (!schema_expand(c, &p, false))
         return none(c);
     drop_silent(&p);
     if (p.n == 0)
         return any_value(c);
     if (p.n == 1 && says(&p.p[0]) == 1)
         return call(c, ds_json_get(p.p[0].s, "$ref"));
-    if (!expand(c, &p, true))
+    if (!schema_expand(c, &p, true))
         return none(c);
     for (uint32_t i = 0; i < p.n; i++) {
         const ds_json *any = ds_json_get(p.p[i].s, "anyOf"), *one = ds_json_get(p.p[i].s, "oneOf");
@@ -572,7 +585,7 @@ static uint32_t value_of(schema *c, const parts *in)
         if (one && !p.p[i].one)
             return branches(c, &p, i, one, true);
     }
-    return by_type(c, &p);
+    return schema_cases(c, &p, &t) ? t : by_type(c, &p);
 }
 
 uint32_t schema_value(schema *c, const parts *in)
@@ -625,6 +638,10 @@ ds_rc schema_end(schema *c, ds_grammar **out, const char *what)
         rc = ds_grammar_build(out, &c->f, names, what, c->err);
     free(names);
     free(c->refs);
+    for (schema_made *m = c->made, *next; m; m = next) {
+        next = m->next;
+        free(m);
+    }
     ds_forest_free(&c->f);
     return rc;
 }

@@ -25,7 +25,9 @@ enum { NULL_ = 1, BOOLEAN = 2, INTEGER = 4, FRACTION = 8, STRING = 16, ARRAY = 3
 
 typedef struct {
     const ds_json *s;
-    bool ref, all, any, one; /* these keywords are dealt with */
+    bool ref, all, any, one, conditional; /* these keywords are dealt with, */
+    uint32_t dependent;                   /* and so many entries of the dependencies */
+    bool ours;                            /* schema_cases wrote it */
 } part;
 
 typedef struct {
@@ -40,6 +42,12 @@ typedef struct {
     bool done;
 } ref_rule;
 
+typedef struct schema_made schema_made;
+struct schema_made {
+    schema_made *next;
+    ds_json v;
+};
+
 typedef struct {
     ds_forest f;
     const ds_json *root;
@@ -47,9 +55,10 @@ typedef struct {
     const char *label;                    /* what `root` is, for messages; NULL: the JSON Schema */
     ds_err *err;
     bool bad;
-    bool call;      /* an object's members are written as parameters of a call */
-    bool raw;       /* strings are written as they are, without quotes and escapes */
-    ref_rule *refs; /* rules of this front end */
+    bool call;         /* an object's members are written as parameters of a call */
+    bool raw;          /* strings are written as they are, without quotes and escapes */
+    ref_rule *refs;    /* rules of this front end */
+    schema_made *made; /* schemas that the front end wrote itself */
     uint32_t n_refs, cap_refs;
     uint32_t any_rule, string_rule, char_rule, rest_rule, raw_rule, raw_char_rule; /* 0: not made yet */
     uint32_t values, depth, work;
@@ -97,6 +106,19 @@ void schema_join(schema *c, parts *to, const ds_json *s, const ds_json *at); /* 
 uint32_t schema_types(schema *c, const ds_json *s);                          /* NULL_ | … that one part admits */
 /* The narrowest bounds that two keywords give together; false: there are none. */
 bool schema_count(const parts *in, const char *lower, const char *upper, uint64_t *min, uint64_t *max);
+
+/* Takes what allOf holds, and with `refs` what references lead to, into the list; false: nothing fits or it is
+ * refused. */
+bool schema_expand(schema *c, parts *p, bool refs);
+bool schema_is_note(const ds_json *k); /* a keyword that says nothing about values */
+/* What the parts say of the member with this name; false: one forbids it. */
+bool schema_member(schema *c, const parts *in, const char *name, uint32_t n, parts *out);
+bool schema_required(const parts *in, const char *name);
+/* true: a condition was to be decided, and *t is the tree of all cases. */
+bool schema_cases(schema *c, const parts *in, uint32_t *t);
+
+/* A part of a schema that the front end writes itself; lives as long as its work. */
+const ds_json *schema_make(schema *c, ds_json v);
 
 uint32_t schema_string(schema *c, const parts *in);
 uint32_t schema_any_string(schema *c);

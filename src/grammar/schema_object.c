@@ -6,6 +6,10 @@
 #include "grammar/schema_internal.h"
 #include "schema/schema.h"
 
+enum { MOST_PLACES_OF_A_KIND = 64, MOST_PATTERNS = 16 };
+
+static const ds_json no_name = { .type = DS_JSON_FALSE };
+
 /* What stands between elements or members. */
 static uint32_t comma(schema *c)
 {
@@ -63,12 +67,62 @@ static uint32_t different(schema *c, const parts *in, const ds_json *at, size_t 
     return brackets(c, ds_tree_members(&c->f, m, list));
 }
 
+/* At least one element of a kind, at whichever place: those behind it, or in front of it. */
+static uint32_t one_of_a_kind(schema *c, const parts *in, const ds_json *kind, size_t prefix, uint64_t min, uint64_t max)
+{
+    uint32_t sep = comma(c), any, one, t = none(c);
+    parts of;
+
+    element_parts(c, in, 0, true, &of);
+    any = schema_value(c, &of);
+    schema_join(c, &of, kind, kind);
+    one = schema_value(c, &of);
+    if (c->bad || c->f.failed)
+        return 0;
+    if (prefix || min > MOST_PLACES_OF_A_KIND || (max != UINT64_MAX && max > MOST_PLACES_OF_A_KIND))
+        return schema_refuse(c, kind, "contains is supported without prefixItems and with at most 64 elements, where that is bounded");
+    any = ds_tree_call(&c->f, ds_rule_new(&c->f, any));
+    one = ds_tree_call(&c->f, ds_rule_new(&c->f, one));
+    for (uint64_t i = 0; i < (max != UINT64_MAX ? max
+                              : min             ? min
+                                                : 1);
+         i++) { /* so many in front of it, without a bound the last time at least so many */
+        bool last = max == UINT64_MAX && i + 1 >= min;
+        uint32_t front = ds_tree_repeat(&c->f, cat(c, any, sep), (uint32_t)i, last ? TREE_UNBOUNDED : (uint32_t)i);
+        uint32_t behind = ds_tree_repeat(&c->f, cat(c, sep, any), min > i + 1 ? (uint32_t)(min - i - 1) : 0,
+                                         max == UINT64_MAX ? TREE_UNBOUNDED : (uint32_t)(max - i - 1));
+        t = alt(c, t, cat(c, cat(c, front, one), behind));
+    }
+    return brackets(c, t);
+}
+
+/* The one keyword contains of the parts that asks for anything; false: it is refused. */
+static bool kind_of(schema *c, const parts *in, const ds_json **kind)
+{
+    *kind = NULL;
+    for (uint32_t i = 0; i < in->n; i++) {
+        const ds_json *s = in->p[i].s, *one = ds_json_get(s, "contains"), *least = ds_json_get(s, "minContains");
+        uint64_t n = 1;
+        if (!one)
+            continue;
+        ds_schema_count(least, &n);
+        if (ds_json_get(s, "maxContains"))
+            return schema_refuse(c, ds_json_get(s, "maxContains"), "this keyword is not supported"), false;
+        if (n > 1)
+            return schema_refuse(c, least, "more than 1 is not supported"), false;
+        if (n && *kind)
+            return schema_refuse(c, one, "two of contains for one array are not supported"), false;
+        *kind = n ? one : *kind;
+    }
+    return true;
+}
+
 uint32_t schema_array(schema *c, const parts *in)
 {
     uint64_t min, max;
     size_t prefix = 0, shown;
     uint32_t t, sep = comma(c), rest;
-    const ds_json *unique = NULL;
+    const ds_json *unique = NULL, *kind;
 
     schema_count(in, "minItems", "maxItems", &min, &max);
     for (uint32_t i = 0; i < in->n; i++) {
@@ -85,8 +139,16 @@ uint32_t schema_array(schema *c, const parts *in)
         c->f.failed = c->f.large = true;
         return 0;
     }
+    if (!kind_of(c, in, &kind))
+        return 0;
+    if (kind && max == 0)
+        return none(c);
+    if (unique && kind)
+        return schema_refuse(c, kind, "contains beside uniqueItems is not supported");
     if (unique)
         return different(c, in, unique, prefix, min, max);
+    if (kind)
+        return one_of_a_kind(c, in, kind, prefix, min, max);
     shown = prefix < max ? prefix : (size_t)max;
     if (max > prefix) {
         rest = element(c, in, 0, true);
@@ -167,8 +229,7 @@ static uint32_t other_than(schema *c, const ds_json *const *list, uint32_t n, ui
     return ends ? t : maybe(c, t);
 }
 
-/* What the parts say of the member with this name; false: one forbids it. */
-static bool member(schema *c, const parts *in, const char *name, uint32_t n, parts *out)
+bool schema_member(schema *c, const parts *in, const char *name, uint32_t n, parts *out)
 {
     out->n = 0;
     for (uint32_t i = 0; i < in->n; i++) {
@@ -190,7 +251,7 @@ static bool member(schema *c, const parts *in, const char *name, uint32_t n, par
     return true;
 }
 
-static bool required_by(const parts *in, const char *name)
+bool schema_required(const parts *in, const char *name)
 {
     for (uint32_t i = 0; i < in->n; i++) {
         const ds_json *list = ds_json_get(in->p[i].s, "required");
@@ -201,7 +262,7 @@ static bool required_by(const parts *in, const char *name)
     return false;
 }
 
-/* A member: its key as written between the quotes, and what fits. */
+/* A member: its key as written, and what fits. */
 static uint32_t member_tree(schema *c, uint32_t key, const parts *of)
 {
     uint32_t colon;
@@ -209,61 +270,165 @@ static uint32_t member_tree(schema *c, uint32_t key, const parts *of)
     if (c->call)
         return schema_parameter(c, key, of);
     colon = cat(c, c->space, cat(c, text(c, ":"), c->space));
-    return cat(c, schema_quoted(c, key), cat(c, colon, schema_value(c, of)));
+    return cat(c, key, cat(c, colon, schema_value(c, of)));
 }
 
-/* Members that are none of the names: the tree, or 0 when there may be none. */
-static uint32_t extra(schema *c, const parts *in, names *known)
+/* The key between its quotes, where it has any. */
+static uint32_t quoted_key(schema *c, uint32_t key)
 {
-    const ds_json *pattern = NULL, *owner = NULL;
-    parts of = { .n = 0 };
-    uint32_t key;
-    bool open = known->n == 0;
+    return c->call ? key : schema_quoted(c, key);
+}
 
+/* ---- names that aren't declared ---- */
+
+/* What the parts say of a member whose name matches the pattern, and no other; false: one forbids it. */
+static bool matched(schema *c, const parts *in, const ds_json *pattern, parts *of)
+{
+    of->n = 0;
     for (uint32_t i = 0; i < in->n; i++) {
-        const ds_json *patterns = ds_json_get(in->p[i].s, "patternProperties"), *more = ds_json_get(in->p[i].s, "additionalProperties");
-        for (const ds_json *p = patterns ? patterns->child : NULL; p; p = p->next) {
-            if (pattern)
-                return schema_refuse(c, p, "more than one pattern in patternProperties is not supported");
-            pattern = p;
-            owner = in->p[i].s;
-        }
-        open |= more != NULL;
+        const ds_json *own = ds_json_get(ds_json_get(in->p[i].s, "patternProperties"), pattern->key);
+        const ds_json *say = own ? own : ds_json_get(in->p[i].s, "additionalProperties");
+        if (ds_json_is(say, DS_JSON_FALSE))
+            return false;
+        schema_join(c, of, say, in->p[i].s);
     }
+    return true;
+}
+
+/* Members that match a pattern. Two patterns of one name would need what fits both, and what fits one alone. */
+static uint32_t by_pattern(schema *c, const ds_json *const *patterns, uint32_t n, const parts *in, const names *known)
+{
+    const ds_regex_opts inside = { .search = true, .json = true, .ecma = true };
+    uint32_t t = 0, key;
+    parts of;
+
+    for (uint32_t i = 0; i < n && !c->bad; i++) {
+        const ds_json *p = patterns[i];
+        for (uint32_t k = 0; k < known->n; k++) {
+            uint32_t bytes;
+            const char *name = name_of(known->p[k], &bytes);
+            if (ds_schema_pattern_matches((ds_str){ p->key, p->key_len }, (ds_str){ name, bytes }))
+                return schema_refuse(c, p, "a pattern that a declared property matches is not supported");
+        }
+        for (uint32_t k = 0; k < i; k++)
+            if (!ds_regex_apart((ds_str){ patterns[k]->key, patterns[k]->key_len }, (ds_str){ p->key, p->key_len }))
+                return schema_refuse(c, p, "two patterns that one name matches, as far as can be told, are not supported");
+        if (c->call)
+            return schema_refuse(c, p, "patternProperties of a call's parameters are not supported");
+        if (!matched(c, in, p, &of))
+            continue;
+        if (ds_regex_tree(&c->f, p->key, p->key_len, &inside, &key, c->err) != DS_OK) {
+            ds_err why = *c->err;
+            return schema_refuse(c, p, why.msg);
+        }
+        key = member_tree(c, quoted_key(c, key), &of);
+        t = t ? alt(c, t, key) : key;
+    }
+    return t;
+}
+
+/* All that propertyNames of the parts say; false: it is refused. What it holds is what a string's schema does. */
+static bool name_parts(schema *c, const parts *in, parts *of)
+{
+    static const char *const words[] = { "type", "const", "enum", "pattern", "minLength", "maxLength", "$ref", "allOf" };
+
+    of->n = 0;
+    for (uint32_t i = 0; i < in->n; i++)
+        schema_join(c, of, ds_json_get(in->p[i].s, "propertyNames"), in->p[i].s);
+    if (!schema_expand(c, of, true)) { /* no name fits */
+        of->n = 1;
+        of->p[0] = (part){ .s = &no_name };
+        return !c->bad;
+    }
+    for (uint32_t i = 0; i < of->n; i++)
+        for (const ds_json *k = of->p[i].s->child; k; k = k->next) {
+            bool fine = schema_is_note(k);
+            for (size_t w = 0; w < sizeof words / sizeof *words; w++)
+                fine |= strcmp(words[w], k->key) == 0;
+            if (!fine)
+                return schema_refuse(c, k, "this keyword is not supported in propertyNames"), false;
+        }
+    return true;
+}
+
+static bool name_fits(schema *c, const parts *of, const char *name, uint32_t n)
+{
+    ds_json v = { .type = DS_JSON_STRING, .text = name, .text_len = n };
+
+    for (uint32_t i = 0; i < of->n; i++)
+        if (!ds_schema_matches_in(c->root, of->p[i].s, &v))
+            return false;
+    return true;
+}
+
+/* The names that an enum or a const in propertyNames leaves; NULL: it isn't that. */
+static const ds_json *few_names(const parts *of)
+{
+    for (uint32_t i = 0; i < of->n; i++) {
+        const ds_json *one = ds_json_get(of->p[i].s, "const"), *all = ds_json_get(of->p[i].s, "enum");
+        if (one || all || of->p[i].s->type == DS_JSON_FALSE)
+            return one ? one : all ? all : of->p[i].s;
+    }
+    return NULL;
+}
+
+/* Without additionalProperties there are no names beside those of such a schema. */
+static bool declares(const ds_json *s)
+{
+    const ds_json *own = ds_json_get(s, "properties"), *list = ds_json_get(s, "required");
+
+    return (own && own->n) || (list && list->n);
+}
+
+/* Members that are none of the names: the tree, or 0 when there may be none. only: what propertyNames say. */
+static uint32_t extra(schema *c, const parts *in, names *known, const parts *only)
+{
+    const ds_json *patterns[MOST_PATTERNS], *last = NULL;
+    parts of = { .n = 0 };
+    uint32_t n = 0;
+    bool declared = false, open = false;
+
+    if (few_names(only))
+        return 0; /* they are all known */
+    for (uint32_t i = 0; i < in->n; i++) {
+        const ds_json *list = ds_json_get(in->p[i].s, "patternProperties");
+        for (const ds_json *p = list ? list->child : NULL; p; p = p->next) {
+            uint32_t k = 0;
+            while (k < n && (patterns[k]->key_len != p->key_len || memcmp(patterns[k]->key, p->key, p->key_len) != 0))
+                k++;
+            if (k == MOST_PATTERNS)
+                return schema_refuse(c, p, "more than 16 patterns in patternProperties are not supported");
+            if (k == n)
+                patterns[n++] = last = p;
+        }
+        declared |= !in->p[i].ours && declares(in->p[i].s);
+        open |= ds_json_get(in->p[i].s, "additionalProperties") != NULL;
+    }
+    if (n && only->n)
+        return schema_refuse(c, last, "patternProperties beside propertyNames are not supported");
+    if (n)
+        return by_pattern(c, patterns, n, in, known);
     for (uint32_t i = 0; i < in->n; i++) {
         const ds_json *more = ds_json_get(in->p[i].s, "additionalProperties");
-        if (in->p[i].s == owner)
-            more = pattern;
         if (ds_json_is(more, DS_JSON_FALSE))
             return 0;
         schema_join(c, &of, more, in->p[i].s);
     }
-    if (pattern) {
-        const ds_regex_opts inside = { .search = true, .json = true, .ecma = true };
-        for (uint32_t i = 0; i < known->n; i++) {
-            uint32_t n;
-            const char *name = name_of(known->p[i], &n);
-            if (ds_schema_pattern_matches((ds_str){ pattern->key, pattern->key_len }, (ds_str){ name, n }))
-                return schema_refuse(c, pattern, "a pattern that a declared property matches is not supported");
-        }
-        if (c->call)
-            return schema_refuse(c, pattern, "patternProperties of a call's parameters are not supported");
-        if (ds_regex_tree(&c->f, pattern->key, pattern->key_len, &inside, &key, c->err) != DS_OK) {
-            ds_err why = *c->err;
-            return schema_refuse(c, pattern, why.msg);
-        }
-        return member_tree(c, key, &of);
-    }
-    if (!open)
+    if (!open && declared)
         return 0;
+    if (only->n) {
+        if (known->n || c->call)
+            return schema_refuse(c, only->p[0].s, "propertyNames beside declared names and others, or in a call, are not supported");
+        return member_tree(c, schema_string(c, only), &of);
+    }
     for (uint32_t i = 0; i < known->n; i++)
         if (known->p[i]->key ? known->p[i]->key_len > LONGEST_NAME : known->p[i]->text_len > LONGEST_NAME)
             return schema_refuse(c, known->p[i], "a name of more than 256 bytes beside additionalProperties is not supported");
     if (known->n)
         qsort(known->p, known->n, sizeof *known->p, name_compare);
     else if (!c->call)
-        return cat(c, schema_any_string(c), cat(c, cat(c, c->space, cat(c, text(c, ":"), c->space)), schema_value(c, &of)));
-    return member_tree(c, other_than(c, known->p, known->n, 0), &of);
+        return member_tree(c, schema_any_string(c), &of);
+    return member_tree(c, quoted_key(c, other_than(c, known->p, known->n, 0)), &of);
 }
 
 static bool known_already(const names *k, const ds_json *v)
@@ -274,9 +439,10 @@ static bool known_already(const names *k, const ds_json *v)
     return false;
 }
 
-static bool collect(schema *c, const parts *in, names *k)
+static bool collect(schema *c, const parts *in, const parts *only, names *k)
 {
-    size_t most = 0;
+    const ds_json *few = few_names(only);
+    size_t most = few ? few->n + 1 : 0;
 
     for (uint32_t i = 0; i < in->n; i++) {
         const ds_json *a = ds_json_get(in->p[i].s, "properties"), *b = ds_json_get(in->p[i].s, "required");
@@ -296,6 +462,14 @@ static bool collect(schema *c, const parts *in, names *k)
                 if ((pass == 0 && in->n == 1) || !known_already(k, v))
                     k->p[k->n++] = v;
         }
+    if (few && few->type == DS_JSON_STRING) { /* a const: it has a key of its own, which isn't meant */
+        few = schema_make(c, (ds_json){ .type = DS_JSON_STRING, .text = few->text, .text_len = few->text_len });
+        if (!known_already(k, few))
+            k->p[k->n++] = few;
+    }
+    for (const ds_json *v = few && few->type == DS_JSON_ARRAY ? few->child : NULL; v; v = v->next)
+        if (v->type == DS_JSON_STRING && !known_already(k, v))
+            k->p[k->n++] = v;
     return true;
 }
 
@@ -339,23 +513,24 @@ static uint32_t members(schema *c, const parts *in, const uint32_t *items, uint3
 uint32_t schema_object(schema *c, const parts *in)
 {
     names k;
+    parts only;
     uint32_t *items, n = 0, at, t = 0;
 
-    if (!collect(c, in, &k))
+    if (!name_parts(c, in, &only) || !collect(c, in, &only, &k))
         return 0;
     items = malloc((2 * (size_t)k.n + 2) * sizeof *items);
     c->f.failed |= !items;
     for (uint32_t i = 0; i < k.n && items && !c->bad; i++) {
         uint32_t len;
         const char *name = name_of(k.p[i], &len);
-        bool needed = required_by(in, name);
+        bool needed = schema_required(in, name);
         parts of;
         ds_buf b = { 0 };
         if (memchr(name, 0, len)) {
             schema_refuse(c, k.p[i], "a name with a NUL is not supported");
             break;
         }
-        if (!member(c, in, name, len, &of)) {
+        if (!name_fits(c, &only, name, len) || !schema_member(c, in, name, len, &of)) {
             if (needed)
                 t = none(c);
             continue;
@@ -371,17 +546,17 @@ uint32_t schema_object(schema *c, const parts *in)
             b.len -= b.len > 0;
         }
         c->f.failed |= b.oom;
-        items[2 + 2 * n] = member_tree(c, ds_tree_text(&c->f, ds_buf_str(&b) + !c->call, b.len - !c->call), &of);
+        items[2 + 2 * n] = member_tree(c, quoted_key(c, ds_tree_text(&c->f, ds_buf_str(&b) + !c->call, b.len - !c->call)), &of);
         items[3 + 2 * n] = needed;
         ds_buf_free(&b);
         n++;
     }
     if (items && !c->bad && !t && counted(c, in, n)) {
-        t = members(c, in, items + 2, n, extra(c, in, &k));
+        t = members(c, in, items + 2, n, extra(c, in, &k, &only));
     } else if (items && !c->bad) {
         uint32_t body;
         items[0] = comma(c);
-        items[1] = extra(c, in, &k);
+        items[1] = extra(c, in, &k, &only);
         at = c->f.items.n;
         for (uint32_t i = 0; i < 2 * n + 2; i++)
             ds_forest_item(&c->f, items[i]);

@@ -14,6 +14,7 @@ typedef enum {
     ITEMS,   /* schema or list of schemas (older drafts) */
     MAP,     /* object whose values are schemas */
     DEPS,    /* object whose values are schemas or lists of strings (older drafts) */
+    NEEDS,   /* object whose values are lists of strings */
     STRINGS, /* list of strings */
     TYPE,    /* a type name or a list of them */
     LIST,    /* a list */
@@ -84,7 +85,7 @@ static const struct keyword {
     { "maxContains", COUNT, false },
     { "additionalItems", SCHEMA, false },
     { "dependencies", DEPS, false },
-    { "dependentRequired", ANY, false },
+    { "dependentRequired", NEEDS, false },
     { "dependentSchemas", MAP, false },
     { "unevaluatedItems", SCHEMA, false },
     { "unevaluatedProperties", SCHEMA, false },
@@ -130,6 +131,16 @@ static bool check_all(const ds_json *list, bool strict, char *what, size_t cap)
     return true;
 }
 
+static bool is_strings(const ds_json *v)
+{
+    if (v->type != DS_JSON_ARRAY)
+        return false;
+    for (const ds_json *c = v->child; c; c = c->next)
+        if (c->type != DS_JSON_STRING)
+            return false;
+    return true;
+}
+
 static bool fits(const ds_json *v, shape s, bool strict, char *what, size_t cap, const char **want)
 {
     int64_t i;
@@ -154,22 +165,23 @@ static bool fits(const ds_json *v, shape s, bool strict, char *what, size_t cap,
         *want = "an object of schemas";
         return false;
     case DEPS:
-        if (v->type == DS_JSON_OBJECT) {
-            for (const ds_json *c = v->child; c; c = c->next)
-                if (c->type != DS_JSON_ARRAY && !check(c, strict, what, cap))
+    case NEEDS:
+        *want = s == DEPS ? "an object of schemas or lists of strings" : "an object of lists of strings";
+        if (v->type != DS_JSON_OBJECT)
+            return false;
+        for (const ds_json *c = v->child; c; c = c->next) {
+            if (c->type == DS_JSON_ARRAY || s == NEEDS) {
+                if (!is_strings(c))
                     return false;
-            return true;
+            } else if (!check(c, strict, what, cap)) {
+                *want = NULL;
+                return false;
+            }
         }
-        *want = "an object";
-        return false;
+        return true;
     case STRINGS:
         *want = "a list of strings";
-        if (v->type != DS_JSON_ARRAY)
-            return false;
-        for (const ds_json *c = v->child; c; c = c->next)
-            if (c->type != DS_JSON_STRING)
-                return false;
-        return true;
+        return is_strings(v);
     case TYPE:
         *want = "a type name or a list of them";
         if (v->type == DS_JSON_ARRAY) {

@@ -1,8 +1,8 @@
 /* Does a JSON value satisfy a JSON Schema? For the end of an output that nothing constrained.
  *
- * The keywords of a constrained decoder (check.c) and `not` are judged; others, references that lead nowhere and
- * patterns that don't compile say nothing. Work is bounded: a value that needs more than MAX_STEPS, or MAX_LEVELS of
- * schemas inside each other, counts as fitting. */
+ * The keywords of a constrained decoder (check.c), `not`, conditions and what depends on members are judged; others,
+ * references that lead nowhere and patterns that don't compile say nothing. Work is bounded: a value that needs more
+ * than MAX_STEPS, or MAX_LEVELS of schemas inside each other, counts as fitting. */
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <arpa/inet.h>
 #include <math.h>
@@ -214,6 +214,32 @@ static bool check_number(const matcher *m, const ds_json *schema, const ds_json 
     return true;
 }
 
+/* Whether it fits; the complaint isn't kept. */
+static bool quietly(matcher *m, const ds_json *schema, const ds_json *v, uint32_t level)
+{
+    char *why = m->why;
+    bool ok;
+
+    m->why = NULL;
+    ok = match(m, schema, v, level + 1);
+    m->why = why;
+    return ok;
+}
+
+static bool check_contains(matcher *m, const ds_json *schema, const ds_json *v, uint32_t level)
+{
+    const ds_json *kind = ds_json_get(schema, "contains");
+    uint64_t n = 0, least = 1, most = UINT64_MAX;
+
+    if (!kind)
+        return true;
+    ds_schema_count(ds_json_get(schema, "minContains"), &least);
+    ds_schema_count(ds_json_get(schema, "maxContains"), &most);
+    for (const ds_json *e = v->child; e; e = e->next)
+        n += quietly(m, kind, e, level);
+    return (n >= least && n <= most) || no(m, "has %llu elements of the kind that `contains` asks for", (unsigned long long)n);
+}
+
 static bool check_array(matcher *m, const ds_json *schema, const ds_json *v, uint32_t level)
 {
     const ds_json *items = ds_json_get(schema, "items"), *prefix = ds_json_get(schema, "prefixItems");
@@ -232,6 +258,8 @@ static bool check_array(matcher *m, const ds_json *schema, const ds_json *v, uin
         for (const ds_json *o = e->next; o && ++m->steps <= MAX_STEPS; o = o->next)
             if (same(e, o, 0))
                 return no(m, "two elements are equal");
+    if (!check_contains(m, schema, v, level))
+        return false;
     prefix = ds_json_is(prefix, DS_JSON_ARRAY) ? prefix->child : NULL;
     for (const ds_json *e = v->child; e; e = e->next, i++) {
         const ds_json *s = prefix ? prefix : items;
@@ -245,9 +273,34 @@ static bool check_array(matcher *m, const ds_json *schema, const ds_json *v, uin
     return true;
 }
 
+static bool check_required(const matcher *m, const ds_json *list, const ds_json *v)
+{
+    for (const ds_json *r = ds_json_is(list, DS_JSON_ARRAY) ? list->child : NULL; r; r = r->next)
+        if (ds_json_is(r, DS_JSON_STRING) && !ds_json_get(v, r->text))
+            return no(m, "'%.60s' is missing", r->text);
+    return true;
+}
+
+/* What the presence of some members asks for. */
+static bool check_dependent(matcher *m, const ds_json *schema, const ds_json *v, uint32_t level)
+{
+    static const char *const words[] = { "dependentRequired", "dependentSchemas", "dependencies" };
+
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
+        const ds_json *list = ds_json_get(schema, words[i]);
+        for (const ds_json *d = ds_json_is(list, DS_JSON_OBJECT) ? list->child : NULL; d; d = d->next) {
+            if (!ds_json_get(v, d->key))
+                continue;
+            if (d->type == DS_JSON_ARRAY ? !check_required(m, d, v) : !match(m, d, v, level + 1))
+                return false;
+        }
+    }
+    return true;
+}
+
 static bool check_object(matcher *m, const ds_json *schema, const ds_json *v, uint32_t level)
 {
-    const ds_json *required = ds_json_get(schema, "required"), *known = ds_json_get(schema, "properties");
+    const ds_json *known = ds_json_get(schema, "properties");
     const ds_json *rest = ds_json_get(schema, "additionalProperties"), *patterns = ds_json_get(schema, "patternProperties");
     uint64_t bound;
 
@@ -255,11 +308,15 @@ static bool check_object(matcher *m, const ds_json *schema, const ds_json *v, ui
         return no(m, "has %u members, at least %llu are wanted", v->n, (unsigned long long)bound);
     if (ds_schema_count(ds_json_get(schema, "maxProperties"), &bound) && v->n > bound)
         return no(m, "has %u members, at most %llu are allowed", v->n, (unsigned long long)bound);
-    for (const ds_json *r = ds_json_is(required, DS_JSON_ARRAY) ? required->child : NULL; r; r = r->next)
-        if (ds_json_is(r, DS_JSON_STRING) && !ds_json_get(v, r->text))
-            return no(m, "'%.60s' is missing", r->text);
+    if (!check_required(m, ds_json_get(schema, "required"), v))
+        return false;
+    if (!check_dependent(m, schema, v, level))
+        return false;
     for (const ds_json *e = v->child; e; e = e->next) {
-        const ds_json *s = ds_json_get(known, e->key);
+        const ds_json *s = ds_json_get(known, e->key), *only = ds_json_get(schema, "propertyNames");
+        ds_json name = { .type = DS_JSON_STRING, .text = e->key, .text_len = e->key_len };
+        if (only && !quietly(m, only, &name, level))
+            return no(m, "'%.60s' is no name that `propertyNames` allows", e->key);
         size_t back = enter(m, e, 0);
         bool ok = !s || match(m, s, e, level + 1), known_key = s != NULL;
         for (const ds_json *p = ds_json_is(patterns, DS_JSON_OBJECT) ? patterns->child : NULL; p && ok; p = p->next)
@@ -310,7 +367,7 @@ static uint32_t count(matcher *m, const ds_json *schemas, const ds_json *v, uint
 static bool check_combined(matcher *m, const ds_json *schema, const ds_json *v, uint32_t level)
 {
     const ds_json *all = ds_json_get(schema, "allOf"), *any = ds_json_get(schema, "anyOf"), *one = ds_json_get(schema, "oneOf"),
-                  *never = ds_json_get(schema, "not");
+                  *never = ds_json_get(schema, "not"), *test = ds_json_get(schema, "if");
 
     for (const ds_json *s = ds_json_is(all, DS_JSON_ARRAY) ? all->child : NULL; s; s = s->next)
         if (!match(m, s, v, level + 1))
@@ -321,6 +378,8 @@ static bool check_combined(matcher *m, const ds_json *schema, const ds_json *v, 
         return no(m, "doesn't fit exactly one schema of oneOf");
     if (never && count(m, never, v, level))
         return no(m, "is what `not` forbids");
+    if (test && (test = ds_json_get(schema, count(m, test, v, level) ? "then" : "else")))
+        return match(m, test, v, level + 1);
     return true;
 }
 

@@ -290,6 +290,99 @@ static void members(void **state)
     }
 }
 
+/* Conditions, what depends on members, names, elements of a kind: exactly these texts, in any order of keys. */
+static void conditions(void **state)
+{
+    static const struct {
+        const char *schema, *in[5], *out[5];
+    } cases[] = {
+        { "{\"type\":\"object\",\"properties\":{\"a\":{\"const\":1},\"b\":{\"const\":2}},\"dependentRequired\":{\"a\":[\"b\"]}}",
+          { "{}", "{\"b\":2}", "{\"a\":1,\"b\":2}", "{\"b\":2,\"a\":1}" },
+          { "{\"a\":1}", "[]" } },
+        { "{\"dependentRequired\":{\"a\":[\"b\"]}}",
+          { "{\"c\":3}", "7", "[]", "{\"b\":1,\"c\":2,\"a\":3}" },
+          { "{\"a\":1}", "{\"c\":1,\"a\":1}" } },
+        { "{\"dependencies\":{\"a\":[\"b\"],\"b\":[\"a\"]},\"type\":\"object\"}",
+          { "{}", "{\"a\":1,\"b\":1}", "{\"c\":1}" },
+          { "{\"a\":1}", "{\"b\":1}" } },
+        { "{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"null\"},\"n\":{\"type\":\"integer\"}},\"dependentSchemas\":{\"a\":{"
+          "\"properties\":{\"n\":{\"maximum\":3}}}}}",
+          { "{\"n\":4}", "{\"a\":null,\"n\":3}", "{\"a\":null}" },
+          { "{\"a\":null,\"n\":4}", "{\"n\":4,\"a\":null}" } },
+#define KIND "\"type\":\"object\",\"properties\":{\"k\":{\"enum\":[\"x\",\"y\"]},\"v\":{}}"
+        { "{" KIND
+          ",\"if\":{\"properties\":{\"k\":{\"const\":\"x\"}}},\"then\":{\"required\":[\"v\"]},\"else\":{\"properties\":{\"v\":false}}}",
+          { "{\"k\":\"x\",\"v\":1}", "{\"v\":1,\"k\":\"x\"}", "{\"k\":\"y\"}", "{\"v\":1}" },
+          { "{\"k\":\"x\"}", "{\"k\":\"y\",\"v\":1}", "{}" } },
+        { "{" KIND
+          ",\"required\":[\"k\"],\"allOf\":[{\"if\":{\"properties\":{\"k\":{\"const\":\"x\"}}},\"then\":{\"properties\":{\"v\":{\"type\":"
+          "\"null\"}}}},{\"if\":{\"properties\":{\"k\":{\"enum\":[\"y\",\"z\"]}}},\"then\":{\"properties\":{\"v\":{\"type\":\"boolean\"}}}}"
+          "]}",
+          { "{\"k\":\"x\",\"v\":null}", "{\"k\":\"y\",\"v\":true}", "{\"k\":\"y\"}" },
+          { "{\"k\":\"x\",\"v\":true}", "{\"k\":\"y\",\"v\":null}", "{}" } },
+        { "{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"boolean\"},\"b\":{\"const\":1}},\"if\":{\"properties\":{\"a\":{\"const\":"
+          "true}},"
+          "\"required\":[\"a\"]},\"then\":{\"required\":[\"b\"]}}",
+          { "{}", "{\"a\":false}", "{\"a\":true,\"b\":1}", "{\"b\":1}" },
+          { "{\"a\":true}" } },
+        { "{\"if\":{\"type\":\"object\",\"required\":[\"a\"]},\"then\":{\"required\":[\"b\"]},\"else\":{\"type\":[\"null\",\"object\"]}}",
+          { "null", "{}", "{\"c\":1}", "{\"a\":1,\"b\":2}" },
+          { "7", "{\"a\":1}" } },
+        { "{\"type\":\"object\",\"propertyNames\":{\"pattern\":\"^[ab]+$\",\"maxLength\":2},\"additionalProperties\":{\"const\":1}}",
+          { "{}", "{\"a\":1}", "{\"ab\":1,\"b\":1}" },
+          { "{\"c\":1}", "{\"aba\":1}", "{\"\":1}" } },
+        { "{\"type\":\"object\",\"propertyNames\":{\"enum\":[\"p\",\"q\",3]},\"additionalProperties\":{\"type\":\"null\"}}",
+          { "{}", "{\"q\":null,\"p\":null}" },
+          { "{\"p\":null,\"p\":null}", "{\"r\":null}", "{\"p\":1}" } },
+        { "{\"type\":\"object\",\"propertyNames\":{\"$ref\":\"#/$defs/n\"},\"$defs\":{\"n\":{\"const\":\"p\"}}}",
+          { "{}", "{\"p\":[]}" },
+          { "{\"q\":1}" } },
+        { "{\"type\":\"object\",\"propertyNames\":false}", { "{}" }, { "{\"a\":1}" } },
+        { "{\"type\":\"object\",\"properties\":{\"ab\":{},\"c\":{}},\"propertyNames\":{\"minLength\":2}}",
+          { "{}", "{\"ab\":1}" },
+          { "{\"c\":1}" } },
+        { "{\"type\":\"object\",\"patternProperties\":{\"^x\":{\"const\":1},\"^y\":{\"const\":2},\"^[^xy]z$\":{\"const\":3}}}",
+          { "{}", "{\"x\":1,\"xz\":1}", "{\"y\":2,\"az\":3,\"x1\":1}" },
+          { "{\"x\":2}", "{\"az\":1}", "{\"q\":1}" } },
+        { "{\"type\":\"object\",\"allOf\":[{\"patternProperties\":{\"^x\":{\"minimum\":1}}},{\"patternProperties\":{\"^x\":{\"maximum\":2},"
+          "\"^y\":{}},"
+          "\"additionalProperties\":false}],\"additionalProperties\":{\"type\":\"integer\"}}",
+          { "{\"x\":1,\"x1\":2}", "{\"y\":9}" },
+          { "{\"x\":0}", "{\"x\":3}", "{\"y\":null}" } },
+        { "{\"type\":\"array\",\"items\":{\"enum\":[1,2,3]},\"contains\":{\"const\":3},\"minItems\":2,\"maxItems\":3}",
+          { "[3,1]", "[1,3]", "[1,2,3]", "[3,3,3]" },
+          { "[3]", "[1,2]", "[1,2,1]", "[3,1,1,1]" } },
+        { "{\"contains\":{\"type\":\"null\"},\"minItems\":3}",
+          { "[null,1,2]", "[1,\"\",null]", "[1,2,3,null,[]]", "\"a\"" },
+          { "[null,1]", "[1,2,3]", "[]" } },
+        { "{\"type\":\"array\",\"items\":{\"type\":\"null\"},\"contains\":{\"const\":3},\"minContains\":0}",
+          { "[]", "[null]" },
+          { "[3]" } },
+        { "{\"enum\":[{\"a\":1},{\"a\":1,\"b\":2},[1],[2]],\"dependentRequired\":{\"a\":[\"b\"]},\"contains\":{\"const\":2}}",
+          { "{\"a\":1,\"b\":2}", "[2]" },
+          { "{\"a\":1}", "[1]" } },
+    };
+    static const ds_grammar_opts any = { .any_order = true };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        ds_json_doc *doc;
+        ds_grammar *g;
+        ds_err err = { 0 };
+        assert_ok(ds_json_parse(&doc, cases[i].schema, strlen(cases[i].schema), NULL, &err));
+        if (ds_grammar_json_schema(&g, ds_json_root(doc), &any, &err) != DS_OK)
+            fail_msg("%s: %s", cases[i].schema, err.msg);
+        for (size_t k = 0; k < 10; k++) {
+            const char *text = k < 5 ? cases[i].in[k] : cases[i].out[k - 5];
+            if (text && judge(g, text, strlen(text)).match != (k < 5))
+                fail_msg("%s: %s", cases[i].schema, text);
+        }
+        masks_are_exact(g, cases[i].schema);
+        ds_grammar_destroy(g);
+        ds_json_free(doc);
+    }
+}
+
 /* What must follow, and its tokens: those that the tokenizer makes of the whole text. */
 static void jumps(void **state)
 {
@@ -339,11 +432,20 @@ static void schema_refusals(void **state)
 {
     static const char *const cases[][2] = {
         { "{\"properties\":{\"a\":{\"not\":{\"minimum\":1}}}}", "#/properties/a/not" },
-        { "{\"enum\":[[1]],\"items\":{\"contains\":{}}}", "#/items/contains" },
+        { "{\"enum\":[[1]],\"items\":{\"unevaluatedItems\":{}}}", "#/items/unevaluatedItems" },
+        { "{\"contains\":{},\"maxContains\":2}", "#/maxContains" },
+        { "{\"contains\":{},\"minContains\":2}", "#/minContains" },
+        { "{\"contains\":{},\"prefixItems\":[{}]}", "#/contains" },
+        { "{\"patternProperties\":{\"^a\":{},\"z$\":{}}}", "#/patternProperties/z$" },
+        { "{\"propertyNames\":{\"anyOf\":[{}]}}", "#/propertyNames/anyOf" },
+        { "{\"properties\":{\"k\":{\"type\":\"string\"}},\"if\":{\"properties\":{\"k\":{\"const\":\"x\"}}},\"then\":{}}",
+          "#/if: a member" },
+        { "{\"dependentRequired\":{\"a\":[1]}}", "dependentRequired" },
+        { "{\"dependencies\":{\"a\":[1]}}", "dependencies" },
         { "{\"type\":\"number\",\"not\":{\"type\":\"integer\"}}", "#/not" },
         { "{\"minProperties\":2}", "minProperties" },
         { "{\"type\":\"string\",\"pattern\":\"a\",\"maxLength\":3}", "#/pattern: the bounds" },
-        { "{\"items\":{\"if\":true}}", "#/items/if" },
+        { "{\"items\":{\"if\":{\"minimum\":1},\"then\":false}}", "#/items/if" },
         { "{\"$ref\":\"https://example.com/s\"}", "#/$ref" },
         { "{\"$ref\":\"#/properties\",\"properties\":{}}", "#/$ref" },
         { "{\"$ref\":\"#\"}", "left recursion" },
@@ -496,8 +598,9 @@ int main(void)
         cmocka_unit_test(regex_language),  cmocka_unit_test(regex_refusals), cmocka_unit_test(regex_masks),
         cmocka_unit_test(draft_masks),     cmocka_unit_test(choices),        cmocka_unit_test(schema_masks),
         cmocka_unit_test(any_json),        cmocka_unit_test(members),        cmocka_unit_test(jumps),
-        cmocka_unit_test(schema_refusals), cmocka_unit_test(schema_hostile), cmocka_unit_test(bounds),
-        cmocka_unit_test(ebnf_language),   cmocka_unit_test(ebnf_refusals),  cmocka_unit_test(no_memory),
+        cmocka_unit_test(schema_refusals), cmocka_unit_test(conditions),     cmocka_unit_test(schema_hostile),
+        cmocka_unit_test(bounds),          cmocka_unit_test(ebnf_language),  cmocka_unit_test(ebnf_refusals),
+        cmocka_unit_test(no_memory),
     };
 
     return oracle_main(tests, sizeof tests / sizeof *tests);

@@ -135,7 +135,8 @@ static void refusals(void **state)
 {
     ds_json_doc *doc;
     ds_grammar_tool tools[2] = { tool(
-        "f", &doc, "{\"properties\":{\"a\":{\"$ref\":\"#/$defs/n\"},\"b\":{\"contains\":true}},\"$defs\":{\"n\":{\"type\":\"null\"}}}",
+        "f", &doc,
+        "{\"properties\":{\"a\":{\"$ref\":\"#/$defs/n\"},\"b\":{\"unevaluatedItems\":true}},\"$defs\":{\"n\":{\"type\":\"null\"}}}",
         true) };
     ds_grammar_calls k = calls_of(tools, 1, DS_CALLS_OPEN);
     ds_grammar *g;
@@ -145,7 +146,7 @@ static void refusals(void **state)
     tools[1] = tools[0];
     tools[1].name = "<";
     tools[1].name_bytes = 1;
-    assert_refused(ds_grammar_tools(&g, &k, NULL, &err), DS_E_ARG, "tool f: #/properties/b/contains");
+    assert_refused(ds_grammar_tools(&g, &k, NULL, &err), DS_E_ARG, "tool f: #/properties/b/unevaluatedItems");
     tools[0].strict = false;
     assert_ok(ds_grammar_tools(&g, &k, NULL, &err));
     expect(g, INVOKE("f") J("a", "1") END CLOSE, true);
