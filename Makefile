@@ -36,9 +36,11 @@ chaos: all
 	CHAOS_SECONDS=$(CHAOS_SECONDS) DEEPSERVE=$(abspath $(BUILD))/deepserve python3 -m pytest -q -s tests/e2e/test_server_chaos.py
 wheel: all
 	tools/wheel.py $(BUILD)
-# Devices that fail in every way, until ten million blocks were fetched and looked at.
+# Devices that fail in every way, until ten million blocks were fetched and looked at; 2,000 random schemas against another validator, and every
+# token against the masks.
 nightly: all
 	$(BUILD)/tests/unit/kvstore/test_kvstore_faults 10000000
+	SCHEMAS=2000 DEEPSERVE=$(abspath $(BUILD))/deepserve python3 -m pytest -q -s tests/e2e/test_schemas_random.py
 	$(BUILD)/tests/unit/kvstore/test_kvstore_rados 10000000
 deb: all
 	tools/deb.sh $(BUILD)

@@ -14,7 +14,7 @@ typedef struct {
     bool match;
 } verdict;
 
-static verdict judge(ds_grammar *g, const char *s, size_t n)
+static inline verdict judge(ds_grammar *g, const char *s, size_t n)
 {
     ds_gstate at = ds_grammar_start(g);
     ds_err err = { 0 };
@@ -44,7 +44,7 @@ static size_t token_text(uint32_t id, char *out, size_t cap)
 }
 
 /* The mask is the set of tokens that can be read, in every state along members; and accept agrees with it. */
-static void masks_are_exact(ds_grammar *g, const char *what)
+static inline void masks_are_exact(ds_grammar *g, const char *what)
 {
     uint32_t words = ds_token_trie_words(trie), *got = calloc(words, 4);
     ds_err err = { 0 };
@@ -82,7 +82,7 @@ static void masks_are_exact(ds_grammar *g, const char *what)
     ds_buf_free(&b);
 }
 
-static int oracle_main(const struct CMUnitTest *tests, size_t n)
+static inline int oracle_main(const struct CMUnitTest *tests, size_t n)
 {
     ds_err err = { 0 };
     int failed;
