@@ -329,6 +329,19 @@ static void engine_totals(const page *p, const ds_gen_stats *e, uint32_t prepari
     engine_histogram(p, "kv_fetch_seconds", "From asking host memory or a store for blocks to having all that came.", &e->fetch);
 }
 
+/* What answers are held to: compiled once, and found again. */
+static void grammars(const page *p, const ds_constrain_stats *g)
+{
+    gauge(p, "grammars", "Compiled constraints that are kept.", g->grammars);
+    gauge(p, "grammars_in_use", "Those of them with requests.", g->in_use);
+    gauge(p, "grammars_bytes", "Bytes of them, with the states that texts made.", (double)g->bytes);
+    counter(p, "grammars_compiled_total", "Constraints that were compiled.", g->compiled);
+    counter(p, "grammars_found_total", "Constraints that had been compiled for an earlier request.", g->found);
+    counter(p, "grammars_refused_total", "Constraints that can't be held: unsupported, or too large.", g->refused);
+    counter(p, "grammars_evicted_total", "Compiled constraints that made room for others.", g->evicted);
+    counter(p, "grammars_compile_nanoseconds_total", "Time of the workers for compiling.", g->compile_ns);
+}
+
 /* Backslash, quote and line break are escaped in a label's value. */
 static void put_model(char *out, const char *name)
 {
@@ -346,7 +359,7 @@ static void put_model(char *out, const char *name)
 }
 
 void ds_metrics_write(ds_buf *b, const ds_metrics *m, const char *prefix, const char *model, const ds_metrics_engine *engines,
-                      uint32_t n_engines, uint64_t stored_records, uint64_t stored_bytes)
+                      uint32_t n_engines, const ds_metrics_beside *beside)
 {
     page p = { .b = b, .prefix = prefix };
     ds_gen_stats sum = { 0 };
@@ -354,9 +367,10 @@ void ds_metrics_write(ds_buf *b, const ds_metrics *m, const char *prefix, const 
 
     put_model(p.model, model);
     server_part(&p, m);
-    gauge(&p, "stored_responses", "Responses in the store.", (double)stored_records);
-    gauge(&p, "stored_responses_bytes", "Bytes of them.", (double)stored_bytes);
+    gauge(&p, "stored_responses", "Responses in the store.", (double)beside->stored_records);
+    gauge(&p, "stored_responses_bytes", "Bytes of them.", (double)beside->stored_bytes);
     counter(&p, "stored_responses_failed_total", "Responses that the store could not take.", m->store_failed);
+    grammars(&p, &beside->grammars);
     for (uint32_t i = 0; i < n_engines; i++)
         if (engines[i].has_stats) {
             known++;

@@ -12,6 +12,7 @@
 #include <ds/gen.h>
 
 #include "base/buf.h"
+#include "constrain/constrain.h"
 
 enum { DS_HISTOGRAM_BOUNDS = 20, DS_METRICS_MODEL_MAX = 256 /* bytes of a model's name that are shown */ };
 typedef struct {
@@ -68,9 +69,15 @@ typedef struct {
     ds_gen_plan plan;
 } ds_metrics_engine;
 
+/* What isn't counted here or in an engine. */
+typedef struct {
+    uint64_t stored_records, stored_bytes;
+    ds_constrain_stats grammars; /* 0: there are none */
+} ds_metrics_beside;
+
 /* Appends the page. `model` is the value of the label model_name. Totals are of all engines together; what shows how
  * busy and how full each is has the label engine, its number, when there are several. n_engines may be 0. */
 void ds_metrics_write(ds_buf *b, const ds_metrics *m, const char *prefix, const char *model, const ds_metrics_engine *engines,
-                      uint32_t n_engines, uint64_t stored_records, uint64_t stored_bytes);
+                      uint32_t n_engines, const ds_metrics_beside *beside);
 
 #endif

@@ -80,7 +80,7 @@ static void get_metrics(ds_exchange *x, const char *rest, size_t n)
     ds_server *s = x->s;
     uint32_t n_engines = s->up ? ds_gen_n_engines(s->model.gen) : 0;
     ds_metrics_engine *engines = n_engines ? calloc(n_engines, sizeof *engines) : NULL;
-    uint64_t records = 0, bytes = 0;
+    ds_metrics_beside beside = { 0 };
     ds_buf b = { 0 };
 
     (void)rest;
@@ -94,8 +94,10 @@ static void get_metrics(ds_exchange *x, const char *rest, size_t n)
         engines[i].has_stats = ds_gen_stats_get(s->model.gen, i, &engines[i].stats);
         engines[i].has_plan = ds_gen_plan_get(s->model.gen, i, &engines[i].plan);
     }
-    ds_store_usage(s->store, &records, &bytes);
-    ds_metrics_write(&b, &s->m, s->prefix, s->o.names[0], engines, n_engines, records, bytes);
+    ds_store_usage(s->store, &beside.stored_records, &beside.stored_bytes);
+    if (s->up && s->constrain)
+        beside.grammars = ds_constrain_stat(s->constrain);
+    ds_metrics_write(&b, &s->m, s->prefix, s->o.names[0], engines, n_engines, &beside);
     free(engines);
     ds_reply(x, 200, "text/plain; version=0.0.4; charset=utf-8", &b);
 }

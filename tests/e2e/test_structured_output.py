@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from server_lib import Server
+from server_lib import Server, wait
 
 jsonschema = pytest.importorskip("jsonschema", reason="jsonschema isn't installed (tests/requirements.txt)")
 
@@ -207,7 +207,7 @@ def test_a_limit_inside_the_value(server):
 
 
 REFUSED = [
-    ({"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object", "properties": {"a": {"if": {}}}}}}}, "response_format.json_schema.schema", "#/properties/a/if"),
+    ({"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object", "properties": {"a": {"unevaluatedItems": {}}}}}}}, "response_format.json_schema.schema", "#/properties/a/unevaluatedItems"),
     ({"guided_regex": "(?=a)b"}, "guided_regex", "look-ahead"),
     ({"guided_regex": "a", "guided_choice": ["b"]}, "guided_choice", "guided_regex"),
     ({"guided_grammar": "root ::= other"}, "guided_grammar", "other"),
@@ -216,7 +216,7 @@ REFUSED = [
     ({"guided_grammar": "start: other"}, "guided_grammar", "other"),
     ({"structured_outputs": {"regex": 5}}, "structured_outputs.regex", "string"),
     ({"guided_json": "{"}, "guided_json", "JSON"),
-    ({"tools": [{"type": "function", "function": {"name": "f", "strict": True, "parameters": {"type": "object", "properties": {"a": {"if": {}}}}}}]}, "tools", "#/properties/a/if"),
+    ({"tools": [{"type": "function", "function": {"name": "f", "strict": True, "parameters": {"type": "object", "properties": {"a": {"unevaluatedItems": {}}}}}}]}, "tools", "#/properties/a/unevaluatedItems"),
     ({"tools": TOOLS, "guided_regex": "a"}, "guided_regex", "together with tools"),
 ]
 
@@ -302,3 +302,21 @@ def test_random_schemas(server, pytestconfig):
     with concurrent.futures.ThreadPoolExecutor(16) as pool:
         ends = list(pool.map(one, range(n)))
     assert set(ends) <= {"stop", "length"} and ends.count("stop") > 0.9 * n, ends
+
+
+def metric(server, name):
+    page = server.request("GET", "/metrics")[2]
+    page = page if isinstance(page, str) else page.decode()
+    return sum(float(line.split()[-1]) for line in page.splitlines() if line.startswith(f"deepserve_{name}{{"))
+
+
+def test_metrics(server):
+    """A constraint is compiled once and found again; one that is refused counts; nothing is in use when all answers are there."""
+    names = [f"grammars_{n}_total" for n in ("compiled", "found", "refused")]
+    before = [metric(server, n) for n in names]
+    for _ in range(3):
+        chat(server, guided_regex="metrics [0-9]", max_tokens=20)
+    chat(server, 400, guided_regex="(?=metrics)")
+    assert [metric(server, n) - b for n, b in zip(names, before)] == [1, 2, 1]
+    assert wait(lambda: metric(server, "grammars_in_use") == 0) and metric(server, "grammars") >= 1 and metric(server, "grammars_bytes") > 0
+    assert metric(server, "grammars_compile_nanoseconds_total") > 0

@@ -9,7 +9,7 @@ static ds_buf page(const char *prefix, const char *model, const ds_metrics_engin
 
     ds_histogram_seconds(&m.ttft, 0.001); /* a bound belongs to its bucket */
     ds_histogram_seconds(&m.ttft, 5000);
-    ds_metrics_write(&b, &m, prefix, model, engines, n, 4, 5);
+    ds_metrics_write(&b, &m, prefix, model, engines, n, &(ds_metrics_beside){ 4, 5, { .grammars = 6, .compiled = 7 } });
     assert_false(b.oom);
     return b;
 }
