@@ -81,10 +81,14 @@ uint32_t ds_tree_json_class(ds_forest *f, ds_set *s)
     return t;
 }
 
+enum { MANY_RANGES = 12 };
+
 static uint32_t class_tree(parser *r, ds_set *s)
 {
     uint32_t t = r->o->json ? ds_tree_json_class(r->f, s) : ds_tree_class(r->f, s);
 
+    if (s->n > MANY_RANGES) /* as \p{L}: written out once, not for each repeat */
+        t = ds_tree_call(r->f, ds_rule_new(r->f, t));
     if (!r->f->failed && t && r->f->trees.p[t].kind != T_NONE)
         r->f->trees.p[t].one = true;
     free(s->p);
@@ -480,9 +484,11 @@ ds_rc ds_grammar_regex(ds_grammar **out, const char *pattern, size_t n, const ds
 
     *out = NULL;
     ds_forest_init(&f, opts);
+    ds_rule_new(&f, 0);
     rc = ds_regex_tree(&f, pattern, n, &whole, &tree, err);
     if (rc == DS_OK) {
-        ds_rule_new(&f, tree);
+        if (!f.failed)
+            f.rules.p[0] = tree;
         rc = ds_grammar_build(out, &f, NULL, "regex", err);
     }
     ds_forest_free(&f);
