@@ -8,7 +8,19 @@
 #include "base/hash.h"
 #include "grammar/grammar_internal.h"
 
-enum { MOST_PLACES = 1024 /* of a state: ambiguity that piles up */ };
+enum {
+    MOST_PLACES = 1024,     /* of a state: ambiguity that piles up */
+    MOST_EFFORT = 16 << 20, /* of one mask or one piece of text; some 0.3 s */
+};
+
+static bool spend(ds_grammar *g, uint32_t n)
+{
+    g->effort += n;
+    if (g->effort <= MOST_EFFORT)
+        return true;
+    g->full = "steps for one token";
+    return false;
+}
 
 bool ds_grammar_room(ds_grammar *g, void **p, uint32_t n, uint32_t *cap, size_t size)
 {
@@ -38,7 +50,8 @@ ds_rc ds_grammar_failed(const ds_grammar *g, ds_err *err)
                    strcmp(g->full, "bytes") == 0    ? g->opts.max_bytes
                    : strcmp(g->full, "nodes") == 0  ? (size_t)g->opts.max_nodes
                    : strcmp(g->full, "places") == 0 ? (size_t)MOST_PLACES
-                                                    : (size_t)g->opts.max_states);
+                   : strcmp(g->full, "states") == 0 ? (size_t)g->opts.max_states
+                                                    : (size_t)MOST_EFFORT);
 }
 
 /* ---- numbers by content ---- */
@@ -124,6 +137,8 @@ static bool set_add(ds_grammar *g, uint32_t from)
     while (g->work.n) {
         uint32_t i = g->work.p[--g->work.n];
         const ds_node *d = g->nodes.p + i;
+        if (!spend(g, 1))
+            return false;
         if (g->mark.p[i] == g->stamp || d->kind == N_DEAD)
             continue;
         g->mark.p[i] = g->stamp;
@@ -312,6 +327,8 @@ static bool pair_add(ds_grammar *g, void *list, uint32_t frame, uint32_t stack)
 {
     VEC(uint32_t) *v = list;
 
+    if (!spend(g, v->n / 2))
+        return false;
     for (uint32_t i = 0; i < v->n; i += 2)
         if (v->p[i] == frame && v->p[i + 1] == stack)
             return true;
@@ -466,6 +483,7 @@ bool ds_grammar_accepts(const ds_grammar *g, ds_gstate s)
 
 ds_rc ds_grammar_read(ds_grammar *g, ds_gstate *s, const char *text, size_t n, size_t *taken, ds_err *err)
 {
+    ds_grammar_call(g);
     for (*taken = 0; *taken < n; ++*taken) {
         ds_gstate to = ds_automaton_step(g, *s, (uint8_t)text[*taken]);
         if (to == FAILED)

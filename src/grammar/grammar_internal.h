@@ -202,6 +202,7 @@ struct ds_grammar {
     ds_grammar_opts opts;
     size_t bytes;     /* taken by everything below */
     const char *full; /* what exceeded its bound; NULL: nothing */
+    uint64_t effort;  /* of the call that goes on: nodes and places that were looked at */
     VEC(ds_node) nodes;
     VEC(uint32_t) start; /* of each rule */
     VEC(ds_countdown) countdowns;
@@ -242,6 +243,12 @@ struct ds_grammar {
 /* Room for one more element; false: memory or bound. */
 bool ds_grammar_room(ds_grammar *g, void **p, uint32_t n, uint32_t *cap, size_t size);
 #define PUSH(g, v, x) (ds_grammar_room(g, (void **)&(v).p, (v).n, &(v).cap, sizeof *(v).p) && (((v).p[(v).n++] = (x)), true))
+
+/* A call from outside begins; the bound is for one. */
+static inline void ds_grammar_call(ds_grammar *g)
+{
+    g->effort = 0;
+}
 
 typedef bool ds_same_fn(const ds_grammar *g, uint32_t number, const uint32_t *p, uint32_t n);
 typedef uint64_t ds_hash_fn(const ds_grammar *g, uint32_t number);

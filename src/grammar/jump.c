@@ -28,6 +28,7 @@ static ds_rc only_byte(ds_grammar *g, ds_gstate s, uint32_t *byte, ds_err *err)
 
 ds_rc ds_grammar_forced(ds_grammar *g, ds_gstate *s, ds_buf *out, ds_err *err)
 {
+    ds_grammar_call(g);
     for (size_t n = 0; n < LONGEST && !ds_grammar_accepts(g, *s); n++) {
         uint32_t byte;
         ds_rc rc = only_byte(g, *s, &byte, err);

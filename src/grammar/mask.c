@@ -371,6 +371,7 @@ ds_rc ds_grammar_mask(ds_grammar *g, const ds_token_trie *t, ds_gstate s, uint32
     if (g->trie && g->trie != t)
         return ds_fail(err, DS_E_ARG, "a grammar is used with one vocabulary");
     g->trie = t;
+    ds_grammar_call(g);
     if (at.mask == UNKNOWN && !make_mask(g, t, s))
         return ds_grammar_failed(g, err);
     put_mask(g, t, g->words.p + g->states.p[s].mask, words);

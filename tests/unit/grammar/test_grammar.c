@@ -540,6 +540,31 @@ static void ebnf_refusals(void **state)
 }
 
 /* A language that needs more states than allowed says so, and what was there stays good. */
+/* A pattern that may go on at any of a thousand places, whatever comes: a bound of work, and the grammar stays good. */
+static void ambiguous(void **state)
+{
+    uint32_t *words = calloc(ds_token_trie_words(trie), 4);
+    ds_buf b = { 0 };
+    ds_grammar *g;
+    ds_err err = { 0 };
+    ds_gstate s;
+    size_t taken;
+
+    (void)state;
+    ds_buf_puts(&b, "(?:");
+    for (char c = 'a'; c <= 'z'; c++)
+        ds_buf_printf(&b, "%c?", c);
+    ds_buf_puts(&b, "){1500}");
+    assert_ok(open_regex(&g, ds_buf_str(&b), &err));
+    s = ds_grammar_start(g);
+    assert_refused(ds_grammar_mask(g, trie, s, words, &err), DS_E_AGAIN, "steps for one token");
+    assert_ok(ds_grammar_read(g, &s, "zebra", 5, &taken, &err));
+    assert_int_equal(taken, 5);
+    ds_grammar_destroy(g);
+    ds_buf_free(&b);
+    free(words);
+}
+
 static void bounds(void **state)
 {
     static const ds_grammar_opts small = { .max_states = 50 };
@@ -599,8 +624,8 @@ int main(void)
         cmocka_unit_test(draft_masks),     cmocka_unit_test(choices),        cmocka_unit_test(schema_masks),
         cmocka_unit_test(any_json),        cmocka_unit_test(members),        cmocka_unit_test(jumps),
         cmocka_unit_test(schema_refusals), cmocka_unit_test(conditions),     cmocka_unit_test(schema_hostile),
-        cmocka_unit_test(bounds),          cmocka_unit_test(ebnf_language),  cmocka_unit_test(ebnf_refusals),
-        cmocka_unit_test(no_memory),
+        cmocka_unit_test(bounds),          cmocka_unit_test(ambiguous),      cmocka_unit_test(ebnf_language),
+        cmocka_unit_test(ebnf_refusals),   cmocka_unit_test(no_memory),
     };
 
     return oracle_main(tests, sizeof tests / sizeof *tests);
