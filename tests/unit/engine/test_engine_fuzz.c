@@ -58,7 +58,7 @@ typedef struct {
 
 static shadow known[MAX_LIVE];
 static int32_t prefix[PREFIXES][4096];
-static uint64_t n_ended, n_no_memory, n_moved, n_lost;
+static uint64_t n_ended, n_no_memory, n_moved, n_moved_constrained, n_lost;
 static ds_gen_stats sum; /* what all rounds together did: a fuzzer that never preempts proves nothing about preemption */
 
 static const char *token_bytes(void *ctx, int32_t id, size_t *n)
@@ -275,7 +275,7 @@ static void export_one(ds_engine *e)
     ds_err err;
     ds_rc rc;
 
-    if (!k->live || k->leaving || k->moved || k->constrained) /* a grammar here doesn't know of two requests for one text */
+    if (!k->live || k->leaving || k->moved)
         return;
     rc = ds_engine_export_begin(&k->leaving, e, k->id, &err);
     if (rc != DS_E_ARG && (rc != DS_OK || !e->o.handoff || k->n > 1 || k->scored)) /* it may be over, and nobody has read that */
@@ -291,6 +291,8 @@ static void import_one(ds_engine *e, shadow *k)
     ds_rc rc;
 
     assert_ok(ds_engine_export_wait(k->leaving, 0, &record, &n, &err));
+    k->s[0].read_h = k->s[0].h; /* the grammar of the second request begins where these tokens lead */
+    k->s[0].n_read = k->s[0].n_tokens;
     rc = ds_engine_import(e, &k->q, record, n, &k->id, &err);
     if (rc == DS_E_AGAIN)
         return;
@@ -299,6 +301,7 @@ static void import_one(ds_engine *e, shadow *k)
     k->leaving = NULL;
     k->moved = false;
     n_moved++;
+    n_moved_constrained += k->constrained;
 }
 
 /* The sample ended as one that leaves does; or it was over before. */
@@ -567,8 +570,9 @@ int main(int argc, char **argv)
     if (steps >= 100000 &&
         !(sum.preempted_parked && sum.preempted_recomputed && sum.hit_state_tokens && sum.hit_replay_tokens && sum.states_evicted &&
           sum.blocks_evicted && sum.hit_host_tokens && sum.host_blocks_evicted && sum.host_states_evicted && sum.refused_busy && missed &&
-          sum.hit_store_tokens && sum.fetched_states && sum.saves_lost && n_no_memory && n_moved && n_lost && sum.ended[DS_ENDED_STOP_ID] &&
-          sum.ended[DS_ENDED_STOP_STRING] && sum.ended[DS_ENDED_LENGTH] && sum.ended[DS_ENDED_CANCELED] && sum.ended[DS_ENDED_DEADLINE])) {
+          sum.hit_store_tokens && sum.fetched_states && sum.saves_lost && n_no_memory && n_moved && n_moved_constrained && n_lost &&
+          sum.ended[DS_ENDED_STOP_ID] && sum.ended[DS_ENDED_STOP_STRING] && sum.ended[DS_ENDED_LENGTH] && sum.ended[DS_ENDED_CANCELED] &&
+          sum.ended[DS_ENDED_DEADLINE])) {
         printf("something never happened\n");
         return 1;
     }
