@@ -13,6 +13,7 @@
 
 #include "base/buf.h"
 #include "base/json.h"
+#include "cli/input.h"
 
 #define MAX_INPUT ((size_t)256 << 20)
 
@@ -92,27 +93,6 @@ static const ds_opt_cmd command = {
     .opts = table,
 };
 
-/* Everything from fd. */
-static ds_rc read_fd(int fd, const char *what, ds_buf *in, ds_err *err)
-{
-    for (;;) {
-        ssize_t n;
-
-        if (!ds_buf_reserve(in, 1 << 16))
-            return ds_fail(err, DS_E_NOMEM, "%s: out of memory after %zu bytes", what, in->len);
-        n = read(fd, in->p + in->len, 1 << 16);
-        if (n == 0)
-            return DS_OK;
-        if (n == -1 && errno == EINTR)
-            continue;
-        if (n == -1)
-            return ds_fail(err, DS_E_IO, "%s: %s", what, strerror(errno));
-        in->len += (size_t)n;
-        if (in->len > MAX_INPUT)
-            return ds_fail(err, DS_E_ARG, "%s: more than %zu bytes", what, MAX_INPUT);
-    }
-}
-
 static ds_rc read_file(const char *path, ds_buf *in, ds_err *err)
 {
     char quoted[640];
@@ -122,23 +102,9 @@ static ds_rc read_file(const char *path, ds_buf *in, ds_err *err)
     ds_quote(quoted, sizeof quoted, path, strlen(path));
     if (fd == -1)
         return ds_fail(err, DS_E_IO, "%s: %s", quoted, strerror(errno));
-    rc = read_fd(fd, quoted, in, err);
+    rc = ds_cli_read_all(fd, quoted, MAX_INPUT, in, err);
     close(fd);
     return rc;
-}
-
-static ds_rc write_all(const ds_buf *out, ds_err *err)
-{
-    for (size_t at = 0; at < out->len;) {
-        ssize_t n = write(STDOUT_FILENO, out->p + at, out->len - at);
-
-        if (n == -1 && errno == EINTR)
-            continue;
-        if (n == -1)
-            return ds_fail(err, DS_E_IO, "standard output: %s", strerror(errno));
-        at += (size_t)n;
-    }
-    return DS_OK;
 }
 
 typedef struct {
@@ -386,11 +352,11 @@ static ds_rc run(session *c, ds_err *err)
 
     c->tokenizer = t;
     if (rc == DS_OK)
-        rc = read_fd(STDIN_FILENO, "standard input", &in.text, err);
+        rc = ds_cli_read_all(STDIN_FILENO, "standard input", MAX_INPUT, &in.text, err);
     if (rc == DS_OK)
         rc = c->o->jsonl ? run_lines(c, &in.text, err) : run_one(c, &in, err);
     if (rc == DS_OK)
-        rc = write_all(&c->w.out, err);
+        rc = ds_cli_write_all(&c->w.out, err);
     ds_tokenizer_destroy(t);
     ds_buf_free(&in.text);
     return rc;

@@ -2,7 +2,6 @@
 #include "cli/cli.h"
 #include "cli/options.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,6 +12,7 @@
 
 #include "base/buf.h"
 #include "base/json.h"
+#include "cli/input.h"
 
 #define MAX_INPUT ((size_t)256 << 20)
 
@@ -140,40 +140,6 @@ static ds_rc open_tokenizer(renderer *c, ds_tokenizer **t, const char *path, ds_
     return rc;
 }
 
-static ds_rc read_all(ds_buf *in, ds_err *err)
-{
-    for (;;) {
-        ssize_t n;
-
-        if (!ds_buf_reserve(in, 1 << 16))
-            return ds_fail(err, DS_E_NOMEM, "standard input: out of memory after %zu bytes", in->len);
-        n = read(STDIN_FILENO, in->p + in->len, 1 << 16);
-        if (n == 0)
-            return DS_OK;
-        if (n == -1 && errno == EINTR)
-            continue;
-        if (n == -1)
-            return ds_fail(err, DS_E_IO, "standard input: %s", strerror(errno));
-        in->len += (size_t)n;
-        if (in->len > MAX_INPUT)
-            return ds_fail(err, DS_E_ARG, "standard input: more than %zu bytes", MAX_INPUT);
-    }
-}
-
-static ds_rc write_all(const ds_buf *out, ds_err *err)
-{
-    for (size_t at = 0; at < out->len;) {
-        ssize_t n = write(STDOUT_FILENO, out->p + at, out->len - at);
-
-        if (n == -1 && errno == EINTR)
-            continue;
-        if (n == -1)
-            return ds_fail(err, DS_E_IO, "standard output: %s", strerror(errno));
-        at += (size_t)n;
-    }
-    return DS_OK;
-}
-
 static ds_rc render_lines(renderer *c, const ds_buf *in, bool *refused, ds_err *err)
 {
     ds_buf out = { 0 };
@@ -187,7 +153,7 @@ static ds_rc render_lines(renderer *c, const ds_buf *in, bool *refused, ds_err *
         if (!ds_cli_blank(line, n))
             rc = one(c, line, n, &out, refused, err);
         if (rc == DS_OK && (out.len > 1 << 20 || at >= in->len)) {
-            rc = write_all(&out, err);
+            rc = ds_cli_write_all(&out, err);
             ds_buf_clear(&out);
         }
     }
@@ -245,13 +211,13 @@ int ds_cmd_render(int argc, char **argv)
     if (o.tokenizer)
         rc = open_tokenizer(&c, &t, o.tokenizer, &err);
     if (rc == DS_OK)
-        rc = read_all(&in, &err);
+        rc = ds_cli_read_all(STDIN_FILENO, "standard input", MAX_INPUT, &in, &err);
     if (rc == DS_OK && o.jsonl) {
         rc = render_lines(&c, &in, &refused, &err);
     } else if (rc == DS_OK) {
         rc = one(&c, ds_buf_str(&in), in.len, &out, &refused, &err);
         if (rc == DS_OK)
-            rc = write_all(&out, &err);
+            rc = ds_cli_write_all(&out, &err);
     }
     ds_buf_free(&in);
     ds_buf_free(&out);

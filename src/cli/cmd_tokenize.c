@@ -1,7 +1,6 @@
 /* deepserve tokenize: text to token ids, ids to text. */
 #include "cli/cli.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,6 +10,7 @@
 
 #include "base/buf.h"
 #include "base/json.h"
+#include "cli/input.h"
 
 typedef struct {
     const char *tokenizer;
@@ -44,26 +44,6 @@ static const ds_opt_cmd command = {
     .example = "echo -n 'Hello world' | deepserve tokenize --tokenizer tokenizer.json",
     .opts = table,
 };
-
-static ds_rc read_input(ds_buf *in, ds_err *err)
-{
-    for (;;) {
-        ssize_t n;
-
-        if (!ds_buf_reserve(in, 1 << 16))
-            return ds_fail(err, DS_E_NOMEM, "standard input: out of memory after %zu bytes", in->len);
-        n = read(STDIN_FILENO, in->p + in->len, 1 << 16);
-        if (n == 0)
-            return DS_OK;
-        if (n == -1 && errno == EINTR)
-            continue;
-        if (n == -1)
-            return ds_fail(err, DS_E_IO, "standard input: %s", strerror(errno));
-        in->len += (size_t)n;
-        if (in->len > DS_TOKENIZER_TEXT_MAX)
-            return ds_fail(err, DS_E_ARG, "standard input: more than %u bytes", DS_TOKENIZER_TEXT_MAX);
-    }
-}
 
 static ds_rc encode(const ds_tokenizer *t, const ds_buf *in, ds_buf *out, ds_err *err)
 {
@@ -152,20 +132,6 @@ static ds_rc decode(const ds_tokenizer *t, const ds_buf *in, bool pieces, ds_buf
     return rc;
 }
 
-static ds_rc write_output(const ds_buf *out, ds_err *err)
-{
-    for (size_t at = 0; at < out->len;) {
-        ssize_t n = write(STDOUT_FILENO, out->p + at, out->len - at);
-
-        if (n == -1 && errno == EINTR)
-            continue;
-        if (n <= 0)
-            return ds_fail(err, DS_E_IO, "standard output: %s", strerror(errno));
-        at += (size_t)n;
-    }
-    return DS_OK;
-}
-
 int ds_cmd_tokenize(int argc, char **argv)
 {
     options o = { 0 };
@@ -181,13 +147,13 @@ int ds_cmd_tokenize(int argc, char **argv)
         return ds_cli_wrong("tokenize", "--pieces needs --decode");
     rc = ds_tokenizer_open(&t, o.tokenizer, &err);
     if (rc == DS_OK)
-        rc = read_input(&in, &err);
+        rc = ds_cli_read_all(STDIN_FILENO, "standard input", DS_TOKENIZER_TEXT_MAX, &in, &err);
     if (rc == DS_OK)
         rc = o.decode ? decode(t, &in, o.pieces, &out, &err) : encode(t, &in, &out, &err);
     if (rc == DS_OK && out.oom)
         rc = ds_fail(&err, DS_E_NOMEM, "out of memory");
     if (rc == DS_OK)
-        rc = write_output(&out, &err);
+        rc = ds_cli_write_all(&out, &err);
     ds_buf_free(&in);
     ds_buf_free(&out);
     ds_tokenizer_destroy(t);

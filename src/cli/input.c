@@ -71,3 +71,37 @@ bool ds_cli_input_line(ds_cli_input *in, const char *name, ds_buf *line, uint64_
         *rc = ds_fail(err, DS_E_FORMAT, "%s: a line has no end within %d bytes", ds_file_label(q, sizeof q, name), DS_CLI_SKIP_MAX_BYTES);
     return false;
 }
+
+ds_rc ds_cli_read_all(int fd, const char *what, size_t most, ds_buf *in, ds_err *err)
+{
+    for (;;) {
+        ssize_t n;
+
+        if (!ds_buf_reserve(in, 1 << 16))
+            return ds_fail(err, DS_E_NOMEM, "%s: out of memory after %zu bytes", what, in->len);
+        n = read(fd, in->p + in->len, 1 << 16);
+        if (n == 0)
+            return DS_OK;
+        if (n == -1 && errno == EINTR)
+            continue;
+        if (n == -1)
+            return ds_fail(err, DS_E_IO, "%s: %s", what, strerror(errno));
+        in->len += (size_t)n;
+        if (in->len > most)
+            return ds_fail(err, DS_E_ARG, "%s: more than %zu bytes", what, most);
+    }
+}
+
+ds_rc ds_cli_write_all(const ds_buf *out, ds_err *err)
+{
+    for (size_t at = 0; at < out->len;) {
+        ssize_t n = write(STDOUT_FILENO, out->p + at, out->len - at);
+
+        if (n == -1 && errno == EINTR)
+            continue;
+        if (n == -1)
+            return ds_fail(err, DS_E_IO, "standard output: %s", strerror(errno));
+        at += (size_t)n;
+    }
+    return DS_OK;
+}

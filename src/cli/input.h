@@ -1,5 +1,5 @@
-/* Bytes and lines from a file or a pipe, for --input and chat. A signal that ds_cli_signals_catch() notes also ends
- * a wait for more. */
+/* Bytes and lines from a file or a pipe, for --input and chat: a signal that ds_cli_signals_catch() notes also ends a
+ * wait for more. All of an input and of an output at once, for the others. */
 #ifndef DS_CLI_INPUT_H
 #define DS_CLI_INPUT_H
 
@@ -30,5 +30,10 @@ int ds_cli_input_byte(ds_cli_input *in);
  * there is none (*rc stays DS_OK), it can't be read (DS_E_IO, DS_E_FORMAT, DS_E_NOMEM; the message begins with
  * `name`), or a signal came (DS_E_CANCELED). */
 bool ds_cli_input_line(ds_cli_input *in, const char *name, ds_buf *line, uint64_t *bytes, ds_rc *rc, ds_err *err);
+
+/* All of it, at most `most` bytes, behind what `in` has. DS_E_IO, DS_E_ARG: more than that; DS_E_NOMEM. The message begins with `what`. */
+ds_rc ds_cli_read_all(int fd, const char *what, size_t most, ds_buf *in, ds_err *err);
+/* All of it to standard output. DS_E_IO. */
+ds_rc ds_cli_write_all(const ds_buf *out, ds_err *err);
 
 #endif
