@@ -31,7 +31,8 @@ int ds_cli_input_byte(ds_cli_input *in);
  * `name`), or a signal came (DS_E_CANCELED). */
 bool ds_cli_input_line(ds_cli_input *in, const char *name, ds_buf *line, uint64_t *bytes, ds_rc *rc, ds_err *err);
 
-/* All of it, at most `most` bytes, behind what `in` has. DS_E_IO, DS_E_ARG: more than that; DS_E_NOMEM. The message begins with `what`. */
+/* All of it, at most `most` bytes, behind what `in` has. DS_E_IO, DS_E_ARG: more than that; DS_E_NOMEM. The message
+ * begins with `what`. */
 ds_rc ds_cli_read_all(int fd, const char *what, size_t most, ds_buf *in, ds_err *err);
 /* All of it to standard output. DS_E_IO. */
 ds_rc ds_cli_write_all(const ds_buf *out, ds_err *err);

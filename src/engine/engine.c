@@ -140,9 +140,8 @@ static void publish(ds_engine *e)
     ds_eng_gauges(l);
     waker = ds_mail_publish(&e->mail, l->dirty, l->n_dirty, &l->turn, begin / 1000);
     l->n_dirty = 0;
-    l->turn.host_publish_ns = ds_eng_now_ns(&e->o) - begin; /* counted with the next turn */
-    if (waker.fn)
-        waker.fn(waker.ctx);
+    l->turn.host_publish_ns = ds_eng_now_ns(&e->o) - begin; /* counted with the next turn; without waking anybody */
+    ds_mail_wake(&e->mail, waker);
 }
 
 bool ds_engine_turn(ds_engine *e)

@@ -377,12 +377,18 @@ ds_mail_waker ds_mail_publish(ds_mail *m, ds_eng_sample *const *samples, uint32_
     }
     count(m, turn);
     wake = wake && m->ready_head != NULL;
-    if (wake) {
-        pthread_cond_broadcast(&m->events);
-        who = m->waker;
-    }
+    if (wake)
+        who = (ds_mail_waker){ true, m->waker.fn, m->waker.ctx };
     pthread_mutex_unlock(&m->mu);
     return who;
+}
+
+void ds_mail_wake(ds_mail *m, ds_mail_waker who)
+{
+    if (who.news)
+        pthread_cond_broadcast(&m->events);
+    if (who.fn)
+        who.fn(who.ctx);
 }
 
 static void token_event(ds_event *ev, const ds_eng_sample *s, uint32_t i)
@@ -467,7 +473,7 @@ size_t ds_mail_poll(ds_mail *m, ds_event *ev, size_t cap)
 void ds_mail_wake_by(ds_mail *m, void (*wake)(void *ctx), void *ctx)
 {
     pthread_mutex_lock(&m->mu);
-    m->waker = (ds_mail_waker){ wake, ctx };
+    m->waker = (ds_mail_waker){ .fn = wake, .ctx = ctx };
     pthread_mutex_unlock(&m->mu);
 }
 

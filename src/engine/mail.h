@@ -47,6 +47,7 @@ typedef struct {
 } ds_mail_sample;
 
 typedef struct {
+    bool news; /* there is something to read and wasn't before */
     void (*fn)(void *ctx);
     void *ctx;
 } ds_mail_waker;
@@ -106,9 +107,11 @@ typedef struct {
 
 void ds_mail_take(ds_mail *m, ds_mail_orders *out);
 /* What these samples have is for poll to see (they are no longer dirty), and the turn's counters and gauges for
- * stats; the counters of `turn` are zero afterwards. now_us: of the engine's clock. Whom to wake now that there is
- * something to read and wasn't before; fn is NULL: nobody. O(n). */
+ * stats; the counters of `turn` are zero afterwards. now_us: of the engine's clock. Whom to wake now, with
+ * ds_mail_wake. O(n). */
 ds_mail_waker ds_mail_publish(ds_mail *m, struct ds_eng_sample *const *samples, uint32_t n, ds_gen_stats *turn, uint64_t now_us);
+/* Not part of publish, so that no woken client finds the mailbox locked and no scheduling counts as the loop's time. */
+void ds_mail_wake(ds_mail *m, ds_mail_waker who);
 /* False: stop. The loop sleeps here until there is something to take, or a kick, or for so long. */
 #define DS_MAIL_FOREVER UINT32_MAX
 bool ds_mail_go_on(ds_mail *m, uint32_t sleep_us);

@@ -1,4 +1,5 @@
 /* Creating a run: one list of buffers serves both to say what a run takes and to take it. */
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -547,6 +548,7 @@ uint32_t ds_runner_n_slots(const ds_runner *r)
 
 void ds_runner_reset_slot(ds_runner *r, uint32_t slot)
 {
+    assert(slot < r->o.n_slots);
     ds_runner_kern(r)->scatter(&r->e, &(ds_op_scatter){ .dst = r->slots + slot * r->m->at.slot_bytes,
                                                         .off = r->reset_off,
                                                         .src = r->reset_rec,
@@ -558,6 +560,7 @@ void ds_runner_copy_slot(ds_runner *r, uint32_t src, uint32_t dst)
 {
     size_t n = r->m->at.slot_bytes;
 
+    assert(src < r->o.n_slots && dst < r->o.n_slots);
     if (src != dst)
         r->fn->copy(r->dev, r->stream, r->slots + dst * n, r->slots + src * n, n);
 }
@@ -566,6 +569,7 @@ void ds_runner_copy_block(ds_runner *r, uint32_t src, uint32_t dst)
 {
     size_t n = r->m->at.block_bytes;
 
+    assert(src < r->o.n_blocks && dst < r->o.n_blocks);
     if (src != dst)
         r->fn->copy(r->dev, r->stream, r->kv + dst * n, r->kv + src * n, n);
 }
@@ -574,6 +578,7 @@ void ds_runner_save_block(ds_runner *r, uint32_t block, void *stage)
 {
     size_t n = r->m->at.block_bytes;
 
+    assert(block < r->o.n_blocks);
     r->fn->read(r->dev, r->stream, stage, r->kv + block * n, n);
 }
 
@@ -581,6 +586,7 @@ void ds_runner_load_block(ds_runner *r, uint32_t block, const void *stage)
 {
     size_t n = r->m->at.block_bytes;
 
+    assert(block < r->o.n_blocks);
     r->fn->write(r->dev, r->stream, r->kv + block * n, stage, n);
 }
 
@@ -588,6 +594,7 @@ void ds_runner_save_slot(ds_runner *r, uint32_t slot, void *stage)
 {
     size_t n = r->m->at.slot_bytes;
 
+    assert(slot < r->o.n_slots);
     r->fn->read(r->dev, r->stream, stage, r->slots + slot * n, n);
 }
 
@@ -595,6 +602,7 @@ void ds_runner_load_slot(ds_runner *r, uint32_t slot, const void *stage)
 {
     size_t n = r->m->at.slot_bytes;
 
+    assert(slot < r->o.n_slots);
     r->fn->write(r->dev, r->stream, r->slots + slot * n, stage, n);
 }
 

@@ -1,4 +1,5 @@
 /* A step: metadata, encoder layers on all rows, decoder layers on theirs, logits (spec 5). */
+#include <assert.h>
 #include <math.h>
 #include <string.h>
 
@@ -397,6 +398,7 @@ static void cut_passes(ds_runner *r, talk *t, const ds_seq *seqs, uint32_t n_seq
 {
     uint32_t passes = t->passes;
 
+    assert(r->kept <= n_seqs);
     t->logits = 0;
     for (uint32_t i = 0; i < r->kept; i++)
         t->logits += seqs[i].n_logits;
@@ -447,6 +449,7 @@ static ds_rc forward(ds_runner *r, const ds_seq *seqs, uint32_t n_seqs, uint32_t
             r->host.logit_index[t.logits++] = r->host.seq[i].row0 + seqs[i].n - seqs[i].n_logits + k;
     if (!together)
         say_passes(r, &t, seqs, n_seqs);
+    assert(t.seqs >= n_seqs && t.rows >= n_seqs && t.rows <= r->o.max_rows && t.logits <= r->o.max_logits);
     rc = ds_ranks_begin(r, DS_UNIT_STEP, together ? 1 : t.passes, err);
     if (rc != DS_OK)
         return rc;
@@ -614,6 +617,7 @@ void ds_runner_sample(ds_runner *r, uint32_t n)
 {
     bool any_top = false;
 
+    assert(n <= r->o.max_seqs);
     for (uint32_t i = 0; i < n; i++)
         any_top = any_top || r->draws_in[i].n_top;
     r->fn->write(r->dev, r->stream, r->draws, r->draws_in, n * sizeof *r->draws);
