@@ -43,7 +43,7 @@ static void make_right(uint8_t *p, size_t size)
             return;
         table += (get(p + 32 + 8 * i) * item[i] + PAGE - 1) / PAGE * PAGE;
     }
-    if (table > size || (size - table) % PAGE)
+    if (table >= size || (size - table) % PAGE)
         return;
     for (uint64_t at = PAGE, i = 0; at < table; at += CHUNK, i++)
         put(p + table + 4 * i, ds_crc32c(p + at, table - at < CHUNK ? table - at : CHUNK), 4);

@@ -7,7 +7,8 @@
 #include "base/clock.h"
 #include "kvstore/volume_internal.h"
 
-enum { DEFAULT_HEDGE_NS = 10000000, STOP_NS = 10000000 };
+enum { DEFAULT_HEDGE_NS = 10000000, STOP_NS = 10000000, REST_TIMES = 100, FAILED_REST_NS = 1000000000 };
+#define MAX_REST_NS 10000000000u
 #define DEFAULT_LIMIT_NS 5000000000u
 
 /* A device as this reader sees it. */
@@ -18,6 +19,9 @@ typedef struct {
     uint32_t call;          /* which call it is of */
     size_t skip, want;      /* bytes of buf in front of the record; that must have arrived */
     uint64_t stalled_until; /* a test has it so: no operation, and a failure then; 0: not */
+    uint64_t asked_ns;      /* when it was asked last */
+    uint64_t limit_ns;      /* what takes longer was slow */
+    uint64_t last_until_ns; /* it was slow or failed: until then the others are asked before it */
 } lane;
 
 struct ds_volume_reader {
@@ -31,6 +35,7 @@ struct ds_volume_reader {
 
 /* One call. */
 typedef struct {
+    uint64_t limit_ns; /* what takes longer is slow */
     ds_volume_reader *r;
     ds_vol_segment *s;
     const ds_volume_place *p;
@@ -75,6 +80,17 @@ static lane *stalled(ds_volume_reader *r, uint64_t *until_ns)
     return NULL;
 }
 
+/* A slow device isn't waited for time and again: for a hundred times as long as it took it comes last. */
+static void note_answer(lane *l, int res)
+{
+    uint64_t now = ds_now_ns(), rest = REST_TIMES * (now - l->asked_ns);
+
+    if (res < 0 && rest < FAILED_REST_NS)
+        rest = FAILED_REST_NS;
+    if (res < 0 || now - l->asked_ns > l->limit_ns)
+        l->last_until_ns = now + (rest < MAX_REST_NS ? rest : MAX_REST_NS);
+}
+
 /* Takes one answer: the lane that it is of, or NULL when none came until then. */
 static lane *complete(ds_volume_reader *r, uint64_t until_ns, int *res)
 {
@@ -91,6 +107,7 @@ static lane *complete(ds_volume_reader *r, uint64_t until_ns, int *res)
     }
     l->busy = false;
     r->in_flight--;
+    note_answer(l, *res);
     return l;
 }
 
@@ -149,6 +166,8 @@ static bool ask(call *c, uint32_t d)
     l->want = want;
     l->busy = true;
     l->call = r->call;
+    l->asked_ns = ds_now_ns();
+    l->limit_ns = c->limit_ns;
     r->in_flight++;
     c->asked[d] = true;
     c->waiting++;
@@ -156,13 +175,17 @@ static bool ask(call *c, uint32_t d)
     return true;
 }
 
-/* Asks up to n devices that weren't asked yet, data shards first. Number of them. */
+/* Asks up to n devices that weren't asked yet, data shards first, but those that were slow or failed behind all
+ * others. Number of them. */
 static uint32_t ask_more(call *c, uint32_t n)
 {
+    uint64_t now = ds_now_ns();
     uint32_t asked = 0;
 
-    for (uint32_t d = 0; d < c->r->v->n && asked < n; d++)
-        asked += ask(c, d);
+    for (int last = 0; last < 2; last++)
+        for (uint32_t d = 0; d < c->r->v->n && asked < n; d++)
+            if ((c->r->lane[d].last_until_ns > now) == last)
+                asked += ask(c, d);
     return asked;
 }
 
@@ -243,6 +266,7 @@ static ds_read_result gather(call *c, const ds_read_opts *o)
 
     if (now >= deadline)
         return DS_READ_LATE;
+    c->limit_ns = hedge - now;
     ask_more(c, o->all ? r->v->n : r->v->m ? k + 1 : k);
     while (c->n_have < k || (o->all && c->waiting)) {
         uint64_t until = !hedged && hedge < deadline ? hedge : deadline;
