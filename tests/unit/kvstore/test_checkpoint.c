@@ -102,7 +102,8 @@ static void same(const ds_index *a, const ds_index *b, const uint32_t *layout)
         if (!ds_index_at(a, i, &x))
             continue;
         assert_true(ds_index_find(b, &x.key, &hit) && ds_index_at(b, hit.record, &y));
-        assert_memory_equal(&x.hit.place, &y.hit.place, sizeof x.hit.place);
+        assert_true(x.hit.place.segment == y.hit.place.segment && x.hit.place.offset == y.hit.place.offset &&
+                    x.hit.place.at == y.hit.place.at && x.hit.place.of == y.hit.place.of && x.hit.place.crc == y.hit.place.crc);
         assert_int_equal(y.hit.what & 255, x.hit.what & 255);
         assert_int_equal(y.hit.what >> 16, x.hit.what >> 16);
         assert_int_equal(y.hit.what >> 8 & 255, layout[x.hit.what >> 8 & 255]);
@@ -234,10 +235,66 @@ static void segments_that_are_missing(void **state)
     ds_checkpoint_remove(dir);
 }
 
+/* So large that it is read ahead. */
+static void large(void **state)
+{
+    enum { BLOCKS = 200000, EXTENT = 16 };
+    uint32_t layout[DS_CHECKPOINT_LAYOUTS] = { 0 }, crc[EXTENT] = { 0 }, last = DS_NONE;
+    ds_key keys[EXTENT];
+    ds_index *a, *b;
+    ds_checkpoint *c;
+    uint8_t byte;
+    int fd;
+    ds_err err;
+
+    (void)state;
+    assert_ok(ds_index_create(&a, BLOCKS, &err));
+    for (uint32_t i = 0; i < BLOCKS; i += EXTENT) {
+        for (uint32_t k = 0; k < EXTENT; k++)
+            keys[k] = key_of(i / 160, i % 160 + k);
+        assert_ok(ds_index_insert(a,
+                                  &(ds_index_extent){ .segment = 10 + i % SEGMENTS,
+                                                      .offset = 4096ull * i,
+                                                      .of = EXTENT,
+                                                      .n = EXTENT,
+                                                      .keys = keys,
+                                                      .crc = crc,
+                                                      .parent = i % 160 ? last : DS_NONE,
+                                                      .depth = i % 160,
+                                                      .used = i },
+                                  &last, &err));
+    }
+    assert_ok(ds_checkpoint_write(dir, &what, a, &err));
+    assert_true(ds_checkpoint_bytes(&what, a) > 12 << 20);
+    for (uint64_t at = 0; at < 13 << 20; at += 3 << 20) { /* as it is, then with a wrong byte ever further behind */
+        fd = open(path, O_RDWR);
+        assert_true(fd >= 0);
+        if (at) {
+            assert_int_equal(pread(fd, &byte, 1, (off_t)at), 1);
+            byte ^= 1;
+            assert_int_equal(pwrite(fd, &byte, 1, (off_t)at), 1);
+        }
+        assert_ok(ds_index_create(&b, BLOCKS, &err));
+        assert_ok(ds_checkpoint_open(&c, dir, &err));
+        assert_int_equal(ds_checkpoint_load(c, b, layout, &err), at ? DS_E_FORMAT : DS_OK);
+        if (at == 0)
+            same(a, b, layout);
+        ds_checkpoint_close(c);
+        ds_index_destroy(b);
+        if (at) {
+            byte ^= 1;
+            assert_int_equal(pwrite(fd, &byte, 1, (off_t)at), 1);
+        }
+        close(fd);
+    }
+    ds_index_destroy(a);
+    ds_checkpoint_remove(dir);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = { cmocka_unit_test(what_was_written_is_read), cmocka_unit_test(spoiled),
-                                        cmocka_unit_test(segments_that_are_missing) };
+                                        cmocka_unit_test(segments_that_are_missing), cmocka_unit_test(large) };
 
     return cmocka_run_group_tests(tests, setup, teardown);
 }
