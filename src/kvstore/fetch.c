@@ -8,6 +8,7 @@
 #include "base/err.h"
 
 #define DEFAULT_LIMIT_NS 5000000000u
+#define SLOW_TIMES 8u
 
 /* ---- the queue; all with mu held ---- */
 
@@ -216,13 +217,18 @@ void ds_kvs_cancel_all(ds_kvs *st)
 
 /* ---- the threads ---- */
 
-/* Moves the estimate of the 95th percentile: up by 19 parts when one took longer, down by one when not. */
+/* Moves the estimates: of the median, up or down by one part; of the 95th percentile, up by 19 parts when a read took
+ * longer, down by one when not. While a device is slow many reads take as long as others wait for it, so that the wait
+ * itself would make the wait longer: a few times the median is the most. */
 static void note_time(ds_kvs *st, uint64_t ns)
 {
-    uint64_t q = atomic_load_explicit(&st->slow_ns, memory_order_relaxed);
+    uint64_t q = atomic_load_explicit(&st->slow_ns, memory_order_relaxed), m = atomic_load_explicit(&st->median_ns, memory_order_relaxed);
 
+    m = ns > m ? m + m / 64 + 1 : m - m / 64;
     q = ns > q ? q + q * 19 / 320 : q - q / 320;
+    q = q > SLOW_TIMES * m ? SLOW_TIMES * m : q;
     q = q < 200000 ? 200000 : q > 100000000 ? 100000000 : q;
+    atomic_store_explicit(&st->median_ns, m, memory_order_relaxed);
     atomic_store_explicit(&st->slow_ns, q, memory_order_relaxed);
 }
 

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/none.h"
 #include "kvstore/volume_internal.h"
 
 enum { DEFAULT_HEDGE_NS = 10000000, STOP_NS = 10000000, REST_TIMES = 100, FAILED_REST_NS = 1000000000 };
@@ -175,17 +176,33 @@ static bool ask(call *c, uint32_t d)
     return true;
 }
 
-/* Asks up to n devices that weren't asked yet, data shards first, but those that were slow or failed behind all
- * others. Number of them. */
+/* The device that is to be asked next: one that wasn't slow, data shards first; then the one whose rest ends first. */
+static uint32_t next_device(const call *c, const bool tried[DS_SEG_MAX_DEVICES], uint64_t now)
+{
+    uint32_t best = DS_NONE;
+    uint64_t best_until = 0;
+
+    for (uint32_t d = 0; d < c->r->v->n; d++) {
+        uint64_t until = c->r->lane[d].last_until_ns > now ? c->r->lane[d].last_until_ns : 0;
+        if (!tried[d] && !c->asked[d] && (best == DS_NONE || until < best_until)) {
+            best = d;
+            best_until = until;
+        }
+    }
+    return best;
+}
+
+/* Asks up to n devices that weren't asked yet. Number of them. */
 static uint32_t ask_more(call *c, uint32_t n)
 {
+    bool tried[DS_SEG_MAX_DEVICES] = { false };
     uint64_t now = ds_now_ns();
     uint32_t asked = 0;
 
-    for (int last = 0; last < 2; last++)
-        for (uint32_t d = 0; d < c->r->v->n && asked < n; d++)
-            if ((c->r->lane[d].last_until_ns > now) == last)
-                asked += ask(c, d);
+    for (uint32_t d; asked < n && (d = next_device(c, tried, now)) != DS_NONE;) {
+        tried[d] = true;
+        asked += ask(c, d);
+    }
     return asked;
 }
 

@@ -446,6 +446,7 @@ ds_rc ds_kvs_open(ds_kvstore **out, const ds_kvstore_opts *o, const struct ds_ra
     st->max_fetches = o->max_fetches ? o->max_fetches : DEFAULT_QUEUE;
     st->max_saves = o->max_saves ? o->max_saves : DEFAULT_QUEUE;
     atomic_init(&st->slow_ns, 10000000);
+    atomic_init(&st->median_ns, 2000000);
     for (int c = 0; c < DS_KVSTORE_CLASSES; c++)
         st->ttl_s[c] = o->ttl_s[c] ? o->ttl_s[c] : ttl_s[c];
     if (o->user)

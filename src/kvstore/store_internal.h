@@ -92,7 +92,7 @@ typedef struct ds_kvs {
     bool stopping, writer_stopping;
     /* [atomic] relaxed: counters, read for statistics only */
     _Atomic uint64_t count[sizeof(ds_kvstore_stats) / 8];
-    _Atomic uint64_t slow_ns; /* a read that takes longer than 95 of 100 */
+    _Atomic uint64_t slow_ns, median_ns; /* a read that takes longer than 95 of 100, and than half of them */
     _Atomic uint64_t last_use_us;
     _Atomic int64_t skew_s; /* what a test adds to the clock */
 } ds_kvs;
