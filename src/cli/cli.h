@@ -21,8 +21,9 @@ typedef struct {
 extern const ds_cmd ds_commands[];
 
 ds_cmd_fn ds_cmd_bench;
-ds_cmd_fn ds_cmd_bench_http;  /* bench http: load on a running server */
-ds_cmd_fn ds_cmd_bench_serve; /* `bench serve`, called by ds_cmd_bench */
+ds_cmd_fn ds_cmd_bench_http;   /* bench http: load on a running server */
+ds_cmd_fn ds_cmd_bench_policy; /* bench policy: decisions of the balancers */
+ds_cmd_fn ds_cmd_bench_serve;  /* `bench serve`, called by ds_cmd_bench */
 ds_cmd_fn ds_cmd_chat;
 ds_cmd_fn ds_cmd_ctl;
 ds_cmd_fn ds_cmd_draft;

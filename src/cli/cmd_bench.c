@@ -46,8 +46,9 @@ static const ds_opt_cmd command = {
     .summary = "Times the kernels at real shapes. OP is one of gemv, gemm, experts, attention, index_topk, mhc, pool; without one all of "
                "them run. Each case is checked first;\n"
                "its roof (memory bandwidth or arithmetic with operands in registers) is measured in the same run.\n"
-               "`bench serve` times the engine, `bench http` puts load on a running server; each has its own --help.",
-    .usage = "[OP] [options] | serve [options] | http [options]",
+               "`bench serve` times the engine, `bench http` puts load on a running server, `bench policy` times the\n"
+               "balancers' decisions; each has its own --help.",
+    .usage = "[OP] [options] | serve [options] | http [options] | policy [options]",
     .example = "deepserve bench gemv --threads 2 --json",
     .opts = table,
 };
@@ -98,6 +99,8 @@ int ds_cmd_bench(int argc, char **argv)
         return ds_cmd_bench_serve(argc - 1, argv + 1);
     if (argc > 1 && strcmp(argv[1], "http") == 0)
         return ds_cmd_bench_http(argc - 1, argv + 1);
+    if (argc > 1 && strcmp(argv[1], "policy") == 0)
+        return ds_cmd_bench_policy(argc - 1, argv + 1);
     if (ds_opt_parse(&command, &o, argc, argv, &op, 1, &n, NULL, &help, &err) != DS_OK)
         return ds_cli_wrong("bench", "%s", err.msg);
     if (help) {
