@@ -61,10 +61,11 @@ typedef struct {
     void (*accept)(void *ctx, uint32_t sample, const ds_token *tokens, uint32_t n);
 } ds_gen_grammar_fn;
 
-/* fn stays what it is until the request's last event; ctx too. */
+/* fn stays what it is until the request's last event; ctx and what.p too. */
 typedef struct {
     const ds_gen_grammar_fn *fn;
     void *ctx;
+    ds_str what; /* from which another process makes the same (constrain/constrain.h); empty: it can't leave this one */
 } ds_gen_grammar;
 
 /* Whether a prefix hit may go on by replay, or on what a replay left, whose bits differ from those of a cold run. */
@@ -115,6 +116,10 @@ typedef struct {
     const ds_gen_grammar *grammar; /* copied; NULL = none */
     uint64_t cookie;               /* comes back in every event; means something to the caller alone and never leaves its process */
     uint64_t tag;                  /* an engine without a model hands it to its token function; others don't look at it */
+    const ds_token
+        *output;       /* copied; what the request's one sample has already, from an engine that is gone. Events go on behind it, max_tokens
+                                      and min_tokens count it, and a grammar must be where it leads. The bits are those of one engine */
+    uint32_t n_output; /* 0: nothing; < max_tokens. Not with prompt_logprobs */
 } ds_gen_request;
 
 /* ---- events ------------------------------------------------------------------------------------------------------ */

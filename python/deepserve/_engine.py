@@ -47,7 +47,8 @@ class EngineRequest(C.Structure):
                 ("n_bias", size), ("bad", C.POINTER(Ids)), ("n_bad", size), ("allowed", C.POINTER(i32)), ("n_allowed", size),
                 ("stop_ids", C.POINTER(i32)), ("n_stop_ids", size), ("report_stop_id", C.c_bool), ("stop", C.POINTER(Str)),
                 ("n_stop", size), ("logprobs", C.c_bool), ("n_top", u32), ("prompt_logprobs", C.c_bool), ("n_prompt_top", u32), ("priority", u32), ("deadline_us", u64), ("cache_domain", text),
-                ("cache_salt", text), ("no_cache", C.c_bool), ("replay", C.c_int), ("images", p), ("n_images", size), ("grammar", p), ("cookie", u64), ("tag", u64)]
+                ("cache_salt", text), ("no_cache", C.c_bool), ("replay", C.c_int), ("images", p), ("n_images", size), ("grammar", p), ("cookie", u64), ("tag", u64),
+                ("output", C.POINTER(i32)), ("n_output", u32)]
 
 
 class EngineLogprob(C.Structure):

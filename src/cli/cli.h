@@ -36,6 +36,8 @@ ds_cmd_fn ds_cmd_logits;
 ds_cmd_fn ds_cmd_parse;
 ds_cmd_fn ds_cmd_rank;
 ds_cmd_fn ds_cmd_render;
+ds_cmd_fn ds_cmd_engine;
+ds_cmd_fn ds_cmd_entry;
 ds_cmd_fn ds_cmd_serve;
 ds_cmd_fn ds_cmd_synth;
 ds_cmd_fn ds_cmd_tokenize;

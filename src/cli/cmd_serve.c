@@ -1,6 +1,5 @@
 /* deepserve serve: the API over HTTP. */
 #include <errno.h>
-#include <inttypes.h>
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>
@@ -11,104 +10,82 @@
 
 #include <fcntl.h>
 
-#include <ds/kvstore.h>
-
-#include "base/hash.h"
 #include "base/utf8.h"
-#include "cli/gen.h"
+#include "cli/options.h"
 #include "cli/replay.h"
-#include "kern/device.h"
-#include "role/service.h"
+#include "cli/service_cli.h"
 #include "server/server.h"
 
 typedef struct {
-    const char *model, *device, *cache_dir, *host, *unix_path, *admin, *tls_cert, *tls_key, *cors, *keys, *prefix, *responses_db,
-        *access_log, *otlp, *speculate, *replay, *config, *kv;
-    ds_opt_list names, set, kv_dirs;
-    int mode, act, kernels, encoding, log_level, thinking, unknown_members;
-    bool dump_config, no_tcp, strict_model, image_urls, metrics_auth, prefix_cache, quiet, pin;
-    int64_t port, threads, ranks, engines, context, max_running, max_requests, step_tokens, prefills, replay_keep, kv_blocks, saved_states,
-        verify_rows, connections, workers, step_us, phases;
-    uint64_t memory, kv_memory, kv_capacity, max_head, max_body, max_output_queue, responses_bytes;
-    uint64_t header_ms, body_ms, stall_ms, keepalive_ms, idle_ms, drain_ms, request_ms, body_rate, responses_ttl_ms, target_tbt_ms;
+    const char *model, *host, *unix_path, *admin, *tls_cert, *tls_key, *cors, *keys, *prefix, *responses_db, *access_log, *otlp, *replay,
+        *config;
+    ds_opt_list names, set, engines_at;
+    ds_cli_service_opts m;
+    int encoding, log_level, thinking, unknown_members;
+    bool dump_config, no_tcp, strict_model, image_urls, metrics_auth, quiet;
+    int64_t port, connections, workers, step_us, phases;
+    uint64_t max_head, max_body, max_output_queue, responses_bytes;
+    uint64_t header_ms, body_ms, stall_ms, keepalive_ms, idle_ms, drain_ms, request_ms, body_rate, responses_ttl_ms, engine_wait_ms;
 } options;
 
 #define O(field) .offset = offsetof(options, field)
 /* clang-format off */
-static const ds_opt table[] = {
-    DS_CLI_OPT_CONFIG(offsetof(options, config), offsetof(options, dump_config)),
-    { .name = "model", .type = DS_OPT_STR, O(model), .arg = "DIR", .required = true, .help = "model directory" },
-    { .name = "cache-dir", .type = DS_OPT_STR, O(cache_dir), .arg = "DIR", .help = "where digests of model files are remembered (default: deepserve in the user's cache directory)" },
-    { .name = "host", .type = DS_OPT_STR, O(host), .def = "127.0.0.1", .arg = "ADDRESS", .help = "address to listen on; one that others can reach should have --api-keys" },
-    { .name = "port", .type = DS_OPT_INT, O(port), .def = "8000", .arg = "N", .min = 0, .max = 65535, .help = "0 takes any free one" },
-    { .name = "unix-socket", .type = DS_OPT_STR, O(unix_path), .arg = "PATH", .help = "listen on a Unix-domain socket too" },
-    { .name = "no-tcp", .type = DS_OPT_FLAG, O(no_tcp), .help = "listen on the Unix-domain socket only" },
-    { .name = "admin-socket", .type = DS_OPT_STR, O(admin), .arg = "PATH", .help = "Unix-domain socket of the admin endpoints /status, /drain and /reload" },
-    { .name = "tls-cert", .type = DS_OPT_STR, O(tls_cert), .arg = "F.pem", .help = "certificate chain; serves HTTPS" },
-    { .name = "tls-key", .type = DS_OPT_STR, O(tls_key), .arg = "F.pem", .help = "its private key" },
-    { .name = "cors-origin", .type = DS_OPT_STR, O(cors), .arg = "ORIGIN", .help = "let pages of this origin call the API; * for all" },
-    { .name = "api-keys", .type = DS_OPT_STR, O(keys), .arg = "FILE", .help = "keys file; requests need a key then (deepserve keys adds one)" },
-    { .name = "served-model-name", .type = DS_OPT_LIST, O(names), .arg = "NAME", .help = "what /v1/models lists; may be repeated (default: the directory's name)" },
-    { .name = "strict-model", .type = DS_OPT_FLAG, O(strict_model), .help = "requests for other model names are a 404" },
-    { .name = "encoding", .type = DS_OPT_ENUM, O(encoding), .def = "v4.1", .arg = "NAME", .choices = "v4.1|v4", .help = "dialect of the model's prompts" },
-    { .name = "thinking", .type = DS_OPT_ENUM, O(thinking), .def = "auto", .arg = "WHEN", .choices = "auto|on|off", .help = "of a request that doesn't mention it; auto: on, but off where it forces a tool or a strict schema" },
-    { .name = "unknown-members", .type = DS_OPT_ENUM, O(unknown_members), .def = "warn", .arg = "HOW", .choices = "ignore|warn|refuse", .help = "members of a request that are in no table of docs/server.md; warn: a line in the log" },
-    { .name = "set", .type = DS_OPT_LIST, O(set), .arg = "NAME=VALUE", .help = "a switch of the recipe; `--set help` lists them" },
-
+#define HEAD_OPTS \
+    DS_CLI_OPT_CONFIG(offsetof(options, config), offsetof(options, dump_config)), \
+    { .name = "model", .type = DS_OPT_STR, O(model), .arg = "DIR", .required = true, .help = "model directory" }, \
+    { .name = "host", .type = DS_OPT_STR, O(host), .def = "127.0.0.1", .arg = "ADDRESS", .help = "address to listen on; one that others can reach should have --api-keys" }, \
+    { .name = "port", .type = DS_OPT_INT, O(port), .def = "8000", .arg = "N", .min = 0, .max = 65535, .help = "0 takes any free one" }, \
+    { .name = "unix-socket", .type = DS_OPT_STR, O(unix_path), .arg = "PATH", .help = "listen on a Unix-domain socket too" }, \
+    { .name = "no-tcp", .type = DS_OPT_FLAG, O(no_tcp), .help = "listen on the Unix-domain socket only" }, \
+    { .name = "admin-socket", .type = DS_OPT_STR, O(admin), .arg = "PATH", .help = "Unix-domain socket of the admin endpoints /status, /drain and /reload" }, \
+    { .name = "tls-cert", .type = DS_OPT_STR, O(tls_cert), .arg = "F.pem", .help = "certificate chain; serves HTTPS" }, \
+    { .name = "tls-key", .type = DS_OPT_STR, O(tls_key), .arg = "F.pem", .help = "its private key" }, \
+    { .name = "cors-origin", .type = DS_OPT_STR, O(cors), .arg = "ORIGIN", .help = "let pages of this origin call the API; * for all" }, \
+    { .name = "api-keys", .type = DS_OPT_STR, O(keys), .arg = "FILE", .help = "keys file; requests need a key then (deepserve keys adds one)" }, \
+    { .name = "served-model-name", .type = DS_OPT_LIST, O(names), .arg = "NAME", .help = "what /v1/models lists; may be repeated (default: the directory's name)" }, \
+    { .name = "strict-model", .type = DS_OPT_FLAG, O(strict_model), .help = "requests for other model names are a 404" }, \
+    { .name = "encoding", .type = DS_OPT_ENUM, O(encoding), .def = "v4.1", .arg = "NAME", .choices = "v4.1|v4", .help = "dialect of the model's prompts" }, \
+    { .name = "thinking", .type = DS_OPT_ENUM, O(thinking), .def = "auto", .arg = "WHEN", .choices = "auto|on|off", .help = "of a request that doesn't mention it; auto: on, but off where it forces a tool or a strict schema" }, \
+    { .name = "unknown-members", .type = DS_OPT_ENUM, O(unknown_members), .def = "warn", .arg = "HOW", .choices = "ignore|warn|refuse", .help = "members of a request that are in no table of docs/server.md; warn: a line in the log" }, \
+    { .name = "set", .type = DS_OPT_LIST, O(set), .arg = "NAME=VALUE", .help = "a switch of the recipe; `--set help` lists them" }, \
     { .name = "image-urls", .type = DS_OPT_FLAG, O(image_urls), .def = "true", .help = "fetch pictures at public addresses" },
-
-    { .name = "context", .type = DS_OPT_INT, O(context), .def = "0", .arg = "TOKENS", .min = 0, .max = INT32_MAX, .help = "prompt and answer at most; 0 = the model's limit, or what fits" },
-    { .name = "max-running", .type = DS_OPT_INT, O(max_running), .def = "16", .arg = "N", .min = 1, .max = 4096, .help = "answers computed at a time" },
-    { .name = "max-requests", .type = DS_OPT_INT, O(max_requests), .def = "256", .arg = "N", .min = 1, .max = 1 << 20, .help = "requests accepted and not ended, waiting ones too; more get a 429" },
-    { .name = "memory", .type = DS_OPT_BYTES, O(memory), .def = "0", .arg = "BYTES", .min = 0, .max = INFINITY, .help = "for caches and buffers; 0 = up to 90% of what is free, less the weights" },
-    { .name = "kv-memory", .type = DS_OPT_BYTES, O(kv_memory), .def = "0", .arg = "BYTES", .min = 0, .max = INFINITY, .help = "of that, for prefixes that leave the engine's own blocks: they come back from there; 0 = none" },
-    { .name = "kv-dir", .type = DS_OPT_LIST, O(kv_dirs), .arg = "DIR", .help = "keep prefixes in this directory: they are there after a restart too. May be repeated, each is a device then, and one or two of them may fail. Or in a pool of Ceph: rados://POOL[/NAMESPACE][?conf=FILE][&id=NAME]" },
-    { .name = "kv", .type = DS_OPT_STR, O(kv), .arg = "unix:PATH", .help = "keep prefixes in the store of this kvd, which other servers use too; instead of --kv-dir" },
-    { .name = "kv-capacity", .type = DS_OPT_BYTES, O(kv_capacity), .def = "16GiB", .arg = "BYTES", .min = 0, .max = INFINITY, .help = "of all files in --kv-dir together; 0 = no bound" },
-    { .name = "step-tokens", .type = DS_OPT_INT, O(step_tokens), .def = "512", .arg = "TOKENS", .min = 1, .max = 1 << 18, .help = "rows of an engine step at most" },
-    { .name = "prefills", .type = DS_OPT_INT, O(prefills), .def = "4", .arg = "N", .min = 1, .max = 4096, .help = "prompts in progress at a time" },
-    { .name = "replay-keep", .type = DS_OPT_INT, O(replay_keep), .def = "0", .arg = "TOKENS", .min = 0, .max = 1 << 16, .help = "of a cached prefix without saved state, computed again; 0 = the model's window. More come closer to a cold run" },
-    { .name = "kv-blocks", .type = DS_OPT_INT, O(kv_blocks), .def = "0", .arg = "N", .min = 0, .max = 1 << 28, .help = "blocks of 128 tokens for prompts and answers; 0 = four contexts, or what --memory leaves" },
-    { .name = "saved-states", .type = DS_OPT_INT, O(saved_states), .def = "0", .arg = "N", .min = 0, .max = 1 << 18, .help = "states that prompts can be continued from; 0 = twice --max-running" },
-    { .name = "verify-rows", .type = DS_OPT_INT, O(verify_rows), .def = "64", .arg = "N", .min = 1, .max = 1 << 16, .help = "draft tokens of all answers verified in a step at most" },
-    { .name = "target-tbt", .type = DS_OPT_MS, O(target_tbt_ms), .def = "0", .arg = "TIME", .min = 0, .max = INFINITY, .help = "wanted time between tokens; prompts get what decoding leaves of it; 0 = no target" },
-    { .name = "prefix-cache", .type = DS_OPT_FLAG, O(prefix_cache), .def = "true", .help = "share what prompts have in common" },
-    { .name = "speculate", .type = DS_OPT_STR, O(speculate), .def = "auto", .arg = "auto|off|N", .help = "draft tokens verified a step; never changes the text" },
-    { .name = "mode", .type = DS_OPT_ENUM, O(mode), .def = "ced", .arg = "NAME", .choices = "exact|ced", .help = "all layers on the whole prompt, or the decoder on its end only" },
-    { .name = "act", .type = DS_OPT_ENUM, O(act), .def = "f32", .arg = "NAME", .choices = "f32|bf16", .help = "activations" },
-    DS_CLI_OPT_DEVICE(offsetof(options, device)),
-    DS_CLI_OPT_KERNELS(offsetof(options, kernels)),
-    { .name = "threads", .type = DS_OPT_INT, O(threads), .arg = "N", .min = 1, .max = 1024, .help = "threads of the model (default: one for each CPU)" },
-    DS_CLI_OPT_RANKS(offsetof(options, ranks)),
-    DS_CLI_OPT_PIN(offsetof(options, pin)),
-    { .name = "engines", .type = DS_OPT_INT, O(engines), .def = "1", .arg = "N", .min = 1, .max = DS_GEN_MANY_MAX, .help = "engines on the one model; they share its threads, --memory, --kv-memory, --kv-blocks, --saved-states, --max-running, --max-requests and --prefills" },
-
-    { .name = "max-head", .type = DS_OPT_BYTES, O(max_head), .def = "32KiB", .arg = "BYTES", .min = 1024, .max = 1 << 20, .help = "request line and headers" },
-    { .name = "header-timeout", .type = DS_OPT_MS, O(header_ms), .def = "10s", .arg = "TIME", .min = 1, .max = 3600000, .help = "for the whole head" },
-    { .name = "max-body", .type = DS_OPT_BYTES, O(max_body), .def = "48MiB", .arg = "BYTES", .min = 1, .max = 1u << 31, .help = "larger bodies are a 413" },
-    { .name = "body-timeout", .type = DS_OPT_MS, O(body_ms), .def = "30s", .arg = "TIME", .min = 1, .max = 3600000, .help = "without progress of the body" },
-    { .name = "body-rate", .type = DS_OPT_BYTES, O(body_rate), .def = "4KiB", .arg = "BYTES", .min = 1, .max = 1 << 30, .help = "a body comes at so many a second on average, once --body-timeout is over" },
-    { .name = "max-output-queue", .type = DS_OPT_BYTES, O(max_output_queue), .def = "1MiB", .arg = "BYTES", .min = 4096, .max = 1u << 30, .help = "waiting for one client; a slower reader is disconnected" },
-    { .name = "client-stall-timeout", .type = DS_OPT_MS, O(stall_ms), .def = "10s", .arg = "TIME", .min = 1, .max = 3600000, .help = "a client that doesn't read for so long is disconnected" },
-    { .name = "keepalive-interval", .type = DS_OPT_MS, O(keepalive_ms), .def = "10s", .arg = "TIME", .min = 1, .max = 3600000, .help = "comments in a stream that has nothing to say" },
-    { .name = "idle-timeout", .type = DS_OPT_MS, O(idle_ms), .def = "120s", .arg = "TIME", .min = 1000, .max = 86400000, .help = "of a connection between requests" },
-    { .name = "drain-timeout", .type = DS_OPT_MS, O(drain_ms), .def = "60s", .arg = "TIME", .min = 1, .max = 86400000, .help = "for running requests after SIGTERM" },
-    { .name = "request-timeout", .type = DS_OPT_MS, O(request_ms), .def = "0", .arg = "TIME", .min = 0, .max = 86400000, .help = "a request ends after that long; 0 = never" },
-    { .name = "max-connections", .type = DS_OPT_INT, O(connections), .def = "4096", .arg = "N", .min = 1, .max = 1000000, .help = "more are closed at once" },
-    { .name = "workers", .type = DS_OPT_INT, O(workers), .def = "1", .arg = "N", .min = 1, .max = 64, .help = "threads that prepare large requests" },
-
-    { .name = "responses-db", .type = DS_OPT_STR, O(responses_db), .arg = "FILE", .help = "stored responses (default: in memory)" },
-    { .name = "responses-ttl", .type = DS_OPT_MS, O(responses_ttl_ms), .def = "720h", .arg = "TIME", .min = 1000, .max = INFINITY, .help = "how long they are kept" },
-    { .name = "responses-bytes", .type = DS_OPT_BYTES, O(responses_bytes), .def = "256MiB", .arg = "BYTES", .min = 1 << 16, .max = INFINITY, .help = "all of them; the oldest go" },
-    { .name = "metrics-auth", .type = DS_OPT_FLAG, O(metrics_auth), .help = "/metrics needs a key" },
-    { .name = "metrics-prefix", .type = DS_OPT_STR, O(prefix), .def = "deepserve_", .arg = "TEXT", .help = "in front of metric names; vllm: for dashboards made for vLLM" },
-    { .name = "access-log", .type = DS_OPT_STR, O(access_log), .arg = "FILE", .help = "JSON lines, one a request (default: standard error)" },
-    { .name = "otlp", .type = DS_OPT_STR, O(otlp), .arg = "URL", .help = "OpenTelemetry collector that gets a span for each request, by OTLP over HTTP" },
-    { .name = "quiet", .type = DS_OPT_FLAG, O(quiet), .help = "no access log" },
+#define TAIL_OPTS \
+    { .name = "max-head", .type = DS_OPT_BYTES, O(max_head), .def = "32KiB", .arg = "BYTES", .min = 1024, .max = 1 << 20, .help = "request line and headers" }, \
+    { .name = "header-timeout", .type = DS_OPT_MS, O(header_ms), .def = "10s", .arg = "TIME", .min = 1, .max = 3600000, .help = "for the whole head" }, \
+    { .name = "max-body", .type = DS_OPT_BYTES, O(max_body), .def = "48MiB", .arg = "BYTES", .min = 1, .max = 1u << 31, .help = "larger bodies are a 413" }, \
+    { .name = "body-timeout", .type = DS_OPT_MS, O(body_ms), .def = "30s", .arg = "TIME", .min = 1, .max = 3600000, .help = "without progress of the body" }, \
+    { .name = "body-rate", .type = DS_OPT_BYTES, O(body_rate), .def = "4KiB", .arg = "BYTES", .min = 1, .max = 1 << 30, .help = "a body comes at so many a second on average, once --body-timeout is over" }, \
+    { .name = "max-output-queue", .type = DS_OPT_BYTES, O(max_output_queue), .def = "1MiB", .arg = "BYTES", .min = 4096, .max = 1u << 30, .help = "waiting for one client; a slower reader is disconnected" }, \
+    { .name = "client-stall-timeout", .type = DS_OPT_MS, O(stall_ms), .def = "10s", .arg = "TIME", .min = 1, .max = 3600000, .help = "a client that doesn't read for so long is disconnected" }, \
+    { .name = "keepalive-interval", .type = DS_OPT_MS, O(keepalive_ms), .def = "10s", .arg = "TIME", .min = 1, .max = 3600000, .help = "comments in a stream that has nothing to say" }, \
+    { .name = "idle-timeout", .type = DS_OPT_MS, O(idle_ms), .def = "120s", .arg = "TIME", .min = 1000, .max = 86400000, .help = "of a connection between requests" }, \
+    { .name = "drain-timeout", .type = DS_OPT_MS, O(drain_ms), .def = "60s", .arg = "TIME", .min = 1, .max = 86400000, .help = "for running requests after SIGTERM" }, \
+    { .name = "request-timeout", .type = DS_OPT_MS, O(request_ms), .def = "0", .arg = "TIME", .min = 0, .max = 86400000, .help = "a request ends after that long; 0 = never" }, \
+    { .name = "max-connections", .type = DS_OPT_INT, O(connections), .def = "4096", .arg = "N", .min = 1, .max = 1000000, .help = "more are closed at once" }, \
+    { .name = "workers", .type = DS_OPT_INT, O(workers), .def = "1", .arg = "N", .min = 1, .max = 64, .help = "threads that prepare large requests" }, \
+    { .name = "responses-db", .type = DS_OPT_STR, O(responses_db), .arg = "FILE", .help = "stored responses (default: in memory)" }, \
+    { .name = "responses-ttl", .type = DS_OPT_MS, O(responses_ttl_ms), .def = "720h", .arg = "TIME", .min = 1000, .max = INFINITY, .help = "how long they are kept" }, \
+    { .name = "responses-bytes", .type = DS_OPT_BYTES, O(responses_bytes), .def = "256MiB", .arg = "BYTES", .min = 1 << 16, .max = INFINITY, .help = "all of them; the oldest go" }, \
+    { .name = "metrics-auth", .type = DS_OPT_FLAG, O(metrics_auth), .help = "/metrics needs a key" }, \
+    { .name = "metrics-prefix", .type = DS_OPT_STR, O(prefix), .def = "deepserve_", .arg = "TEXT", .help = "in front of metric names; vllm: for dashboards made for vLLM" }, \
+    { .name = "access-log", .type = DS_OPT_STR, O(access_log), .arg = "FILE", .help = "JSON lines, one a request (default: standard error)" }, \
+    { .name = "otlp", .type = DS_OPT_STR, O(otlp), .arg = "URL", .help = "OpenTelemetry collector that gets a span for each request, by OTLP over HTTP" }, \
+    { .name = "quiet", .type = DS_OPT_FLAG, O(quiet), .help = "no access log" }, \
     { .name = "log-level", .type = DS_OPT_ENUM, O(log_level), .def = "info", .arg = "NAME", .choices = "error|warn|info|debug", .help = "what goes to standard error" },
+static const ds_opt table[] = {
+    HEAD_OPTS
+    DS_CLI_OPTS_SERVICE(offsetof(options, m))
+    TAIL_OPTS
     { .name = "replay-file", .type = DS_OPT_STR, O(replay), .arg = "F.jsonl", .help = "answers recorded outputs instead of computing, for protocol tests; of the model only tokenizer and config are read" },
     { .name = "replay-step", .type = DS_OPT_INT, O(step_us), .def = "0", .arg = "MICROSECONDS", .min = 0, .max = 60000000, .help = "time of a step then" },
     { .name = "replay-phases", .type = DS_OPT_INT, O(phases), .def = "1", .arg = "N", .min = 1, .max = 64, .help = "answers get their tokens in N groups, spread over that time" },
+    { 0 },
+};
+static const ds_opt entry_table[] = {
+    HEAD_OPTS
+    { .name = "engine", .type = DS_OPT_LIST, O(engines_at), .arg = "ADDRESS", .help = "an engine process, unix:PATH or HOST:PORT (deepserve engine); may be repeated" },
+    { .name = "engine-wait", .type = DS_OPT_MS, O(engine_wait_ms), .def = "60s", .arg = "TIME", .min = 1, .max = 86400000, .help = "for each of them to be there, at the start" },
+    TAIL_OPTS
     { 0 },
 };
 /* clang-format on */
@@ -123,9 +100,20 @@ static const ds_opt_cmd command = {
     .opts = table,
 };
 
+static const ds_opt_cmd entry_command = {
+    .command = "deepserve entry",
+    .summary =
+        "Serves the same as `deepserve serve`, with engines that are other processes: of the model only config.json and tokenizer.json "
+        "are read here.\n"
+        "A request whose engine is lost goes on in another one, with the same text. An engine that comes back is used again.",
+    .usage = "--model DIR --engine ADDRESS [--engine ADDRESS ...] [options]",
+    .example = "deepserve entry --model models/demo --engine unix:/run/e0 --engine unix:/run/e1 --port 8000",
+    .opts = entry_table,
+};
+
 typedef struct {
     const options *o;
-    int speculate;
+    const ds_log *log;
     const char *image_token;
     ds_service *s;
     ds_replay *replay;
@@ -163,39 +151,6 @@ static void ready(void *ctx)
 
 /* ---- the model ---- */
 
-static void say_model(const ds_service *s)
-{
-    const ds_model_digest_info *info;
-    const ds_engine_identity *id = ds_service_identity(s, &info);
-    char hex[17];
-
-    if (!id)
-        return;
-    ds_hex(hex, id->model, 8);
-    if (info->remembered)
-        fprintf(stderr, "model: %s (remembered)\n", hex);
-    else
-        fprintf(stderr, "model: %s (%.1f MiB read%s%s)\n", hex, (double)info->read_bytes / 0x1p20,
-                info->unkept.rc == DS_OK ? "" : "; not remembered: ", info->unkept.rc == DS_OK ? "" : info->unkept.msg);
-}
-
-static void say_plan(const ds_service *s, const options *o)
-{
-    const ds_service_plan *p = ds_service_plan_of(s);
-    uint32_t limit = ds_service_config(s)->max_position_embeddings;
-
-    if (!o->context && !o->replay && p->engine.max_context < limit)
-        fprintf(stderr, "context: %u tokens, what fits into memory (the model's limit is %u)\n", p->engine.max_context, limit);
-    fprintf(stderr, "memory: %.1f MiB in caches and buffers, KV for %" PRIu64 " tokens, context of %u, %u at a time\n",
-            (double)p->total / 0x1p20, p->engine.kv_tokens * p->engines, p->engine.max_context, p->engine.max_running * p->engines);
-    if (p->tower)
-        fprintf(stderr, "pictures: %.1f MiB of that\n", (double)p->tower / 0x1p20);
-    if (p->engine.host_blocks)
-        fprintf(stderr, "host memory: %.1f MiB of that, KV for %" PRIu64 " tokens that left the engine, %u states\n",
-                (double)p->engine.host_kv * p->engines / 0x1p20, (uint64_t)p->engine.host_blocks * DS_KV_BLOCK_TOKENS * p->engines,
-                p->engine.host_states * p->engines);
-}
-
 /* A rank is gone, and with it the model. */
 static void lost(void *ctx)
 {
@@ -207,68 +162,38 @@ static ds_rc load(void *ctx, ds_server_model *out, ds_err *err)
     service *s = ctx;
     const options *o = s->o;
     char cache[4096];
-    ds_engine_stub stub = {
-        .token = replayed_token, .ctx = s, .step_ns = (uint64_t)o->step_us * 1000 / (uint64_t)o->phases, .phases = (uint32_t)o->phases
-    };
-    ds_service_opts so = {
-        .place = { o->device, ds_cli_kernels(o->kernels), { .n_threads = (uint32_t)o->threads, .pin = o->pin } },
-        .engine = {
-            .mode = o->mode == 0 ? DS_ENGINE_EXACT : DS_ENGINE_CED,
-            .replay_keep = (uint32_t)o->replay_keep,
-            .no_prefix_cache = !o->prefix_cache,
-            .bf16 = o->act == 1,
-            .max_context = (uint32_t)o->context,
-            .max_running = (uint32_t)o->max_running,
-            .max_requests = (uint32_t)o->max_requests,
-            .max_samples = 32,
-            .step_tokens = (uint32_t)o->step_tokens,
-            .prefills = (uint32_t)o->prefills,
-            .kv_blocks = (uint32_t)o->kv_blocks,
-            .saved_states = (uint32_t)o->saved_states,
-            .verify_rows = (uint32_t)o->verify_rows,
-            .memory_bytes = o->memory,
-            .kv_memory = o->kv_memory,
-            .target_tbt_us = (uint32_t)(o->target_tbt_ms * 1000),
-            .drafts = s->speculate,
-        },
-        .engines = (uint32_t)o->engines,
-        .ranks = (uint32_t)o->ranks,
-        .program = "/proc/self/exe",
-        .lost = lost,
-        .ctx = s,
-        .image_token = s->image_token,
-        .dialect = o->encoding == 1 ? "v4" : "v4.1",
-        .cache_dir = o->cache_dir ? o->cache_dir : ds_cli_user_cache(cache, sizeof cache),
-        .kv_dirs = o->kv_dirs.v,
-        .n_kv_dirs = (uint32_t)o->kv_dirs.n,
-        .kv_capacity = o->kv_capacity,
-        .kv_address = o->kv,
-        .stub = o->replay ? &stub : NULL,
-    };
+    ds_engine_stub stub = { .token = replayed_token,
+                            .ctx = s,
+                            .step_ns = (uint64_t)o->step_us * 1000 / (uint64_t)(o->phases ? o->phases : 1),
+                            .phases = (uint32_t)o->phases };
+    ds_service_opts so = { .image_token = s->image_token, .log = s->log, .lost = lost, .ctx = s, .stub = o->replay ? &stub : NULL };
     const ds_token *ids;
     ds_rc rc;
 
-    if (o->replay && (o->kv_dirs.n || o->kv))
+    if (!o->engines_at.n)
+        ds_cli_service_get(&so, &o->m, o->encoding, cache, sizeof cache);
+    so.engines_at = o->engines_at.v;
+    so.n_engines_at = (uint32_t)o->engines_at.n;
+    so.engine_wait_ms = (uint32_t)o->engine_wait_ms;
+    if (o->replay && (o->m.kv_dirs.n || o->m.kv))
         return ds_fail(err, DS_E_ARG, "--kv-dir, --kv: recorded answers (--replay-file) have no KV to keep");
-    if (o->replay && o->ranks > 1)
+    if (o->replay && o->m.ranks > 1)
         return ds_fail(err, DS_E_ARG, "--ranks: recorded answers (--replay-file) have no experts");
-    if (o->replay && o->kv_memory)
+    if (o->replay && o->m.kv_memory)
         return ds_fail(err, DS_E_ARG, "--kv-memory: recorded answers (--replay-file) have no KV to keep");
     rc = ds_service_open(&s->s, o->model, &so, err);
     if (rc == DS_OK && o->replay)
         rc = ds_replay_open(&s->replay, o->replay, ds_service_tokenizer(s->s), err);
     if (rc != DS_OK)
         return rc;
-    if (!o->replay)
-        ds_cli_say_device(o->device, ds_model_device(ds_service_model(s->s))->name);
-    say_model(s->s);
-    say_plan(s->s, o);
+    ds_cli_service_say(s->s, &o->m);
     ids = ds_service_stop_ids(s->s, &out->n_stop_ids);
     memcpy(out->stop_ids, ids, out->n_stop_ids * sizeof *ids);
     out->gen = ds_service_gen(s->s);
     out->tokenizer = ds_service_tokenizer(s->s);
     out->max_context = ds_service_context(s->s);
     out->fingerprint = "deepserve-" DS_VERSION;
+    out->engines_elsewhere = o->engines_at.n > 0;
     if (ds_service_pictures(s->s, &out->vision.rule, &out->vision.token_id)) {
         out->vision.hidden = ds_service_config(s->s)->hidden_size;
         out->vision.embed = embed;
@@ -341,44 +266,39 @@ static bool is_loopback(const char *host)
 }
 
 /* Values that the option table can't judge. An exit status, or -1: nothing is wrong. */
-static int check_values(const options *o)
+static int check_values(const options *o, const char *name)
 {
     static const char *const names[] = { "host",     "unix-socket",  "admin-socket", "tls-cert",    "tls-key",
                                          "api-keys", "responses-db", "access-log",   "replay-file", "cache-dir" };
     const char *const values[] = { o->host, o->unix_path,    o->admin,      o->tls_cert, o->tls_key,
-                                   o->keys, o->responses_db, o->access_log, o->replay,   o->cache_dir };
+                                   o->keys, o->responses_db, o->access_log, o->replay,   o->m.cache_dir };
     static const char letters[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_:", digits[] = "0123456789";
     char q[220];
-    ds_err err;
 
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
         if (values[i] && !*values[i])
-            return ds_cli_wrong("serve", "--%s '': expected a value", names[i]);
+            return ds_cli_wrong(name, "--%s '': expected a value", names[i]);
     for (size_t i = 0; i < o->names.n; i++)
         if (!*o->names.v[i] || !ds_utf8_valid(o->names.v[i], strlen(o->names.v[i])))
-            return ds_cli_wrong("serve", "--served-model-name '%s': expected a name in UTF-8",
+            return ds_cli_wrong(name, "--served-model-name '%s': expected a name in UTF-8",
                                 ds_quote(q, sizeof q, o->names.v[i], strlen(o->names.v[i])));
     for (const char *c = o->prefix; *c; c++)
         if (!strchr(letters, *c) && (c == o->prefix || !strchr(digits, *c)))
-            return ds_cli_wrong("serve", "--metrics-prefix '%s': expected letters, digits, '_' and ':', and no digit first",
+            return ds_cli_wrong(name, "--metrics-prefix '%s': expected letters, digits, '_' and ':', and no digit first",
                                 ds_quote(q, sizeof q, o->prefix, strlen(o->prefix)));
     for (const char *c = o->cors; c && (*c || c == o->cors); c++)
         if (*c <= ' ' || *c > '~' || *c == ',')
-            return ds_cli_wrong("serve", "--cors-origin '%s': expected one origin as https://example.org, or *",
+            return ds_cli_wrong(name, "--cors-origin '%s': expected one origin as https://example.org, or *",
                                 ds_quote(q, sizeof q, o->cors, strlen(o->cors)));
     if (o->otlp && strncmp(o->otlp, "http://", 7) != 0 && strncmp(o->otlp, "https://", 8) != 0)
-        return ds_cli_wrong("serve", "--otlp '%s': expected the collector's address as http://HOST:PORT",
+        return ds_cli_wrong(name, "--otlp '%s': expected the collector's address as http://HOST:PORT",
                             ds_quote(q, sizeof q, o->otlp, strlen(o->otlp)));
     if (!o->tls_cert != !o->tls_key)
-        return ds_cli_wrong("serve", "--tls-cert and --tls-key belong together");
-    if (o->kv && o->kv_dirs.n)
-        return ds_cli_wrong("serve", "--kv and --kv-dir exclude each other");
-    if (ds_kvstore_check_places(o->kv_dirs.v, (uint32_t)o->kv_dirs.n, &err) != DS_OK)
-        return ds_cli_wrong("serve", "--kv-dir %s", err.msg);
+        return ds_cli_wrong(name, "--tls-cert and --tls-key belong together");
     if (o->no_tcp && !o->unix_path)
-        return ds_cli_wrong("serve", "--no-tcp needs --unix-socket");
+        return ds_cli_wrong(name, "--no-tcp needs --unix-socket");
     if (o->unix_path && o->admin && strcmp(o->unix_path, o->admin) == 0)
-        return ds_cli_wrong("serve", "--unix-socket and --admin-socket need different paths");
+        return ds_cli_wrong(name, "--unix-socket and --admin-socket need different paths");
     return -1;
 }
 
@@ -405,16 +325,16 @@ static void raise_file_limit(void)
     }
 }
 
-int ds_cmd_serve(int argc, char **argv)
+static int serve(int argc, char **argv, const ds_opt_cmd *cmd, const char *name)
 {
     options o = { 0 };
     service s = { .o = &o };
     ds_recipe_opts recipe;
     ds_log log;
-    char name[256];
+    char folder[256];
     const char *names[1];
     ds_err err = { 0 };
-    int status = ds_cli_parse(&command, &o, argc, argv, NULL), access_fd = STDERR_FILENO;
+    int status = ds_cli_parse(cmd, &o, argc, argv, NULL), access_fd = STDERR_FILENO;
     ds_rc rc;
 
     if (status != -1)
@@ -433,24 +353,27 @@ int ds_cmd_serve(int argc, char **argv)
             return 0;
         }
         if (ds_recipe_opts_set(&recipe, o.set.v[i], &err) != DS_OK)
-            return ds_cli_wrong("serve", "--set: %s", err.msg);
+            return ds_cli_wrong(name, "--set: %s", err.msg);
     }
     s.image_token = recipe.image_token;
-    status = ds_cli_speculate(&s.speculate, o.speculate, "serve");
-    if (status == -1)
-        status = check_values(&o);
+    status = check_values(&o, name);
+    if (status == -1 && cmd == &entry_command && !o.engines_at.n)
+        status = ds_cli_wrong(name, "--engine: at least one is needed");
+    if (status == -1 && cmd == &command)
+        status = ds_cli_service_check(&o.m, name);
     if (status != -1)
         return status;
     if (!is_loopback(o.host) && !o.keys)
         fprintf(stderr, "warning: %s is open to everyone who can reach it; --api-keys asks for a key\n", o.host);
-    names[0] = directory_name(name, sizeof name, o.model);
+    names[0] = directory_name(folder, sizeof folder, o.model);
     log = (ds_log){ .level = (ds_log_level)o.log_level, .fd = STDERR_FILENO };
+    s.log = &log;
     if (o.access_log && !o.quiet) {
         char q[220];
         access_fd = open(o.access_log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0640);
         if (access_fd < 0) {
             ds_fail(&err, DS_E_IO, "--access-log %s: %s", ds_quote(q, sizeof q, o.access_log, strlen(o.access_log)), strerror(errno));
-            return ds_cli_fail("serve", &err);
+            return ds_cli_fail(name, &err);
         }
     }
     raise_file_limit();
@@ -499,5 +422,15 @@ int ds_cmd_serve(int argc, char **argv)
     close_service(&s);
     if (access_fd != STDERR_FILENO)
         close(access_fd);
-    return rc == DS_OK ? 0 : ds_cli_fail("serve", &err);
+    return rc == DS_OK ? 0 : ds_cli_fail(name, &err);
+}
+
+int ds_cmd_serve(int argc, char **argv)
+{
+    return serve(argc, argv, &command, "serve");
+}
+
+int ds_cmd_entry(int argc, char **argv)
+{
+    return serve(argc, argv, &entry_command, "entry");
 }

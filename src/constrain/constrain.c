@@ -10,11 +10,16 @@
 
 enum { KEY_BYTES = 32 };
 
+/* In front of a description: the text begins in a thought. */
+#define AFTER_THOUGHT 'T'
+
 /* A compiled grammar. */
 typedef struct entry {
     /* [const] */
     uint8_t key[KEY_BYTES];
     uint8_t tenant[KEY_BYTES];
+    char *what; /* [n_what] AFTER_THOUGHT, then what compile depends on */
+    size_t n_what;
     /* [mu] of this entry */
     pthread_mutex_t mu;
     ds_grammar *g;
@@ -114,6 +119,7 @@ ds_rc ds_constrain_create(ds_constrain **out, const ds_tokenizer *t, const ds_to
 static void free_entry(entry *e)
 {
     ds_grammar_destroy(e->g);
+    free(e->what);
     pthread_mutex_destroy(&e->mu);
     free(e);
 }
@@ -260,14 +266,24 @@ static ds_rc get(entry **out, ds_constrain *c, const char *tenant, const ds_cons
         return ds_fail(err, DS_E_NOMEM, "constraint: out of memory");
     }
     ds_sha256(key, b.p, b.len);
-    ds_buf_free(&b);
     pthread_mutex_lock(&c->table);
     *out = find(c, key);
     c->st.found += *out != NULL;
     pthread_mutex_unlock(&c->table);
-    if (*out)
+    if (*out) {
+        ds_buf_free(&b);
         return DS_OK;
+    }
     rc = compile(out, c, what, err);
+    if (rc == DS_OK) {
+        b.p[sizeof who - 1] = AFTER_THOUGHT;
+        (*out)->n_what = b.len - sizeof who + 1;
+        memmove(b.p, b.p + sizeof who - 1, (*out)->n_what);
+        (*out)->what = b.p;
+        (*out)->bytes += b.cap;
+        b = (ds_buf){ 0 };
+    }
+    ds_buf_free(&b);
     pthread_mutex_lock(&c->table);
     c->st.refused += rc == DS_E_ARG;
     c->st.compile_ns += ds_now_ns() - began;
@@ -284,7 +300,7 @@ static void leave(ds_constrain *c, entry *e)
     size_t bytes;
 
     pthread_mutex_lock(&e->mu);
-    bytes = ds_grammar_stat(e->g).bytes;
+    bytes = ds_grammar_stat(e->g).bytes + e->n_what;
     pthread_mutex_unlock(&e->mu);
     pthread_mutex_lock(&c->table);
     c->st.bytes = c->st.bytes - e->bytes + bytes;
@@ -386,13 +402,28 @@ ds_rc ds_constrain_begin(ds_constrained **out, ds_constrain *c, const char *tena
         free(r);
         return rc;
     }
-    r->face = (ds_gen_grammar){ .fn = &fn, .ctx = r };
+    r->face = (ds_gen_grammar){ .fn = &fn, .ctx = r, .what = { r->e->what + !what->after_thought, r->e->n_what - !what->after_thought } };
     r->c = c;
     r->n = n;
     for (uint32_t i = 0; i < n; i++)
         r->samples[i] = (place){ what->after_thought && c->think_end != DS_TOKEN_NONE ? THOUGHT : GRAMMAR, ds_grammar_start(r->e->g) };
     *out = r;
     return DS_OK;
+}
+
+ds_rc ds_constrain_begin_same(ds_constrained **out, ds_constrain *c, ds_str what, uint32_t n, ds_err *err)
+{
+    bool after_thought = what.n && what.p[0] == AFTER_THOUGHT;
+    constrain_read_room room;
+    ds_rc rc;
+
+    *out = NULL;
+    rc = constrain_read(&room, (ds_str){ what.p + after_thought, what.n - after_thought }, err);
+    room.what.after_thought = after_thought;
+    if (rc == DS_OK)
+        rc = ds_constrain_begin(out, c, NULL, &room.what, n, err);
+    free(room.tools);
+    return rc;
 }
 
 const ds_gen_grammar *ds_constrained_grammar(const ds_constrained *r)

@@ -57,6 +57,8 @@ ds_rc ds_constrain_want(ds_constrain_what *what, bool *any, const ds_request_inf
 /* n: samples. tenant: those of one name share grammars; NULL = the common one. DS_E_ARG: refused, with position or
  * path; DS_E_AGAIN: too many grammars are in use; DS_E_NOMEM. */
 ds_rc ds_constrain_begin(ds_constrained **out, ds_constrain *c, const char *tenant, const ds_constrain_what *what, uint32_t n, ds_err *err);
+/* The same from ds_gen_grammar.what of another process, outside bytes; DS_E_FORMAT: nobody described this. */
+ds_rc ds_constrain_begin_same(ds_constrained **out, ds_constrain *c, ds_str what, uint32_t n, ds_err *err);
 /* For ds_gen_request.grammar. Valid until end. */
 const ds_gen_grammar *ds_constrained_grammar(const ds_constrained *r);
 /* After a sample ended with DS_ENDED_FAILED: why, if it was the grammar that couldn't go on; NULL: it wasn't. */

@@ -77,6 +77,82 @@ void constrain_describe(ds_buf *b, const ds_constrain_what *w)
     }
 }
 
+/* Reads back what was put; what is missing is bad. */
+typedef struct {
+    const char *at, *end;
+    bool bad;
+} pieces;
+
+static const uint8_t *bytes_of(pieces *p, size_t n)
+{
+    const char *at = p->at;
+
+    p->bad = p->bad || n > (size_t)(p->end - p->at);
+    if (p->bad)
+        return NULL;
+    p->at += n;
+    return (const uint8_t *)at;
+}
+
+static ds_str str_of(pieces *p)
+{
+    const uint8_t *at = bytes_of(p, sizeof(uint64_t));
+    uint64_t n = 0;
+
+    if (at)
+        memcpy(&n, at, sizeof n);
+    return (ds_str){ (const char *)bytes_of(p, (size_t)n), (size_t)n };
+}
+
+static bool tool_of(ds_tool *t, pieces *p)
+{
+    const uint8_t *how = bytes_of(p, 3);
+
+    if (!how || how[0] > DS_TOOL_CUSTOM || how[1] > 1 || how[2] > DS_GRAMMAR_REGEX)
+        return false;
+    *t = (ds_tool){ .kind = how[0], .strict = how[1], .grammar = how[2], .shown = true };
+    t->name = str_of(p);
+    t->parameters = str_of(p);
+    t->definition = str_of(p);
+    return !p->bad;
+}
+
+ds_rc constrain_read(constrain_read_room *room, ds_str d, ds_err *err)
+{
+    static const ds_parse_start starts[] = {
+        [DS_CALLS_MAY] = DS_START_CONTENT, [DS_CALLS_MUST] = DS_START_CONTENT, [DS_CALLS_OPEN] = DS_START_BLOCK
+    };
+    pieces p = { d.p, d.p + d.n, false };
+    const uint8_t *head = bytes_of(&p, 5);
+    bool calls;
+
+    *room = (constrain_read_room){ 0 };
+    if (!head || head[0] > DS_CONSTRAINT_CHOICE || head[1] > 1 || head[2] > DS_CALLS_MAY || head[3] > 1 || head[4] > DS_ENC_V4)
+        return ds_fail(err, DS_E_FORMAT, "constraint: not a description");
+    calls = head[1];
+    room->what = (ds_constrain_what){ .kind = head[0], .text = str_of(&p), .calls = calls ? &room->info : NULL, .param = "constraint" };
+    room->info = (ds_request_info_data){ .start = starts[head[2]],
+                                         .tool_choice = head[2] == DS_CALLS_MUST ? DS_CHOICE_REQUIRED : DS_CHOICE_AUTO,
+                                         .parallel_tool_calls = !head[3] };
+    room->info.opts.encoding = head[4];
+    while (!p.bad && p.at < p.end) {
+        ds_tool *more =
+            calls && room->info.n_tools < CONSTRAIN_MAX_TOOLS ? realloc(room->tools, (room->info.n_tools + 1) * sizeof *more) : NULL;
+        if (!more)
+            break;
+        room->tools = more;
+        if (!tool_of(&more[room->info.n_tools], &p))
+            break;
+        room->info.n_tools++;
+    }
+    room->info.tools = room->tools;
+    if (!p.bad && p.at == p.end)
+        return DS_OK;
+    free(room->tools);
+    *room = (constrain_read_room){ 0 };
+    return ds_fail(err, DS_E_FORMAT, "constraint: a description that is cut off or has more than there is");
+}
+
 /* ---- compiling --------------------------------------------------------------------------------------------------- */
 
 typedef struct {

@@ -273,6 +273,8 @@ static inline uint64_t ds_eng_now_us(const ds_engine_opts *o)
 
 /* request.c: [any thread] */
 ds_rc ds_eng_request_create(ds_eng_request **out, const ds_engine *e, const ds_gen_request *q, ds_err *err);
+/* Its one sample has `n_out` tokens in `out` that were reported elsewhere. [who creates it] */
+void ds_eng_go_on_behind(ds_eng_request *r, uint32_t n_out);
 void ds_eng_request_free(ds_eng_request *r);
 static inline ds_token ds_eng_token(const ds_eng_sample *s, uint32_t pos)
 {

@@ -300,17 +300,10 @@ static ds_rc check_record(const ds_engine *e, const ds_eng_request *r, const ds_
 static ds_rc fill_in(ds_engine *e, ds_eng_request *r, const ds_kv_handoff *h, ds_err *err)
 {
     ds_eng_sample *s = &r->samples[0];
-    uint32_t memory = r->rules ? ds_rules_memory(r->rules) : 0, kept = h->n_out < memory ? h->n_out : memory;
 
-    for (uint32_t i = 0; i < h->n_out; i++) {
+    for (uint32_t i = 0; i < h->n_out; i++)
         s->out[i] = ds_kv_handoff_token(h, h->n_prompt + i);
-        if (s->dev.sampler)
-            ds_sampler_see_output(s->dev.sampler, s->out[i]);
-    }
-    if (kept)
-        memcpy(s->dev.tail, s->out + h->n_out - kept, kept * sizeof *s->dev.tail);
-    s->dev.n_tail = kept;
-    s->n_out = s->mail.out = s->mail.read_out = h->n_out;
+    ds_eng_go_on_behind(r, h->n_out);
     while (!r->no_cache && s->n_keys < h->n_keys)
         ds_eng_next_key(s);
     if (h->n_keys && memcmp(s->keys, h->keys, h->n_keys * sizeof *s->keys) != 0)
@@ -318,9 +311,7 @@ static ds_rc fill_in(ds_engine *e, ds_eng_request *r, const ds_kv_handoff *h, ds
     s->approx = h->approx;
     s->first_hit = h->began == DS_KV_BEGAN_FROM_STATE ? DS_HIT_STATE : h->began == DS_KV_BEGAN_BY_REPLAY ? DS_HIT_REPLAY : DS_HIT_NONE;
     s->first_hit_pos = s->hit = h->began_pos;
-    s->admitted = h->n_out > 0;
-    s->last_us = s->admit_us = r->added_us;
-    s->start_event = (ds_event){ .kind = DS_EV_START, .cookie = r->cookie, .start = { r->n_prompt, h->began_pos, 0, 0 } };
+    s->start_event.start.cached = h->began_pos;
     if (h->pos == 0 || r->no_cache)
         return DS_OK;
     s->import = malloc(sizeof *s->import + h->state_bytes + h->block_bytes);
@@ -342,8 +333,8 @@ ds_rc ds_engine_import(ds_engine *e, const ds_gen_request *q, const uint8_t *rec
     *id = 0;
     if (rc == DS_OK && !e->o.handoff)
         rc = ds_fail(err, DS_E_ARG, "import: this engine has no place for it (handoff)");
-    if (rc == DS_OK && (q->n > 1 || q->prompt_logprobs))
-        rc = ds_fail(err, DS_E_ARG, "import: of one sample, and without log-probabilities of the prompt");
+    if (rc == DS_OK && (q->n > 1 || q->prompt_logprobs || q->n_output))
+        rc = ds_fail(err, DS_E_ARG, "import: of one sample, without log-probabilities of the prompt, and its output is the record's");
     if (rc == DS_OK)
         rc = ds_kv_handoff_read(&h, record, n, err);
     if (rc == DS_OK)

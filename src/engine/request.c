@@ -83,6 +83,12 @@ static ds_rc check(const ds_engine *e, const ds_gen_request *q, ds_err *err)
         rc = check_images(q, err);
     if (rc != DS_OK)
         return rc;
+    if (q->n_output && (n > 1 || q->prompt_logprobs || q->n_output >= q->max_tokens || q->n_output >= e->o.max_context - q->n_prompt))
+        return ds_fail(err, DS_E_ARG, "output: %u tokens to go on behind: of one sample, with room behind them, without prompt_logprobs",
+                       q->n_output);
+    for (uint32_t i = 0; i < q->n_output; i++)
+        if (q->output[i] < 0 || (uint32_t)q->output[i] >= vocab)
+            return ds_fail(err, DS_E_ARG, "output: token id %d is outside the vocabulary (0 .. %u)", q->output[i], vocab - 1);
     for (size_t i = 0; i < q->n_bias; i++)
         if ((uint32_t)q->bias[i].id >= vocab || !isfinite(q->bias[i].bias))
             return ds_fail(err, DS_E_ARG, "logit_bias: %g for id %d: outside the vocabulary of %u, or not finite", (double)q->bias[i].bias,
@@ -242,6 +248,22 @@ static void prompt_keys(const ds_engine *e, ds_eng_request *r, const ds_gen_requ
     }
 }
 
+void ds_eng_go_on_behind(ds_eng_request *r, uint32_t n_out)
+{
+    ds_eng_sample *s = &r->samples[0];
+    uint32_t memory = r->rules ? ds_rules_memory(r->rules) : 0, kept = n_out < memory ? n_out : memory;
+
+    for (uint32_t i = 0; i < n_out && s->dev.sampler; i++)
+        ds_sampler_see_output(s->dev.sampler, s->out[i]);
+    if (kept)
+        memcpy(s->dev.tail, s->out + n_out - kept, kept * sizeof *s->dev.tail);
+    s->dev.n_tail = kept;
+    s->n_out = s->mail.out = s->mail.read_out = n_out;
+    s->admitted = n_out > 0;
+    s->last_us = s->admit_us = r->added_us;
+    s->start_event = (ds_event){ .kind = DS_EV_START, .cookie = r->cookie, .start = { .n_prompt = r->n_prompt } };
+}
+
 ds_rc ds_eng_request_create(ds_eng_request **out, const ds_engine *e, const ds_gen_request *q, ds_err *err)
 {
     ds_rc rc = check(e, q, err);
@@ -283,6 +305,13 @@ ds_rc ds_eng_request_create(ds_eng_request **out, const ds_engine *e, const ds_g
         return rc;
     }
     prompt_keys(e, r, q);
+    if (q->n_output) {
+        ds_eng_sample *s = &r->samples[0];
+        memcpy(s->out, q->output, q->n_output * sizeof *s->out);
+        ds_eng_go_on_behind(r, q->n_output);
+        while (!r->no_cache && (s->n_keys + 1) * DS_KV_BLOCK_TOKENS <= q->n_prompt + q->n_output)
+            ds_eng_next_key(s);
+    }
     *out = r;
     return DS_OK;
 }

@@ -27,7 +27,7 @@ static uint64_t get(const uint8_t *at, int bytes)
     return v;
 }
 
-static uint32_t crc_of(const void *bytes, size_t n)
+uint32_t ds_frame_crc(const void *bytes, size_t n)
 {
     return ~crc32_iscsi((unsigned char *)(uintptr_t)bytes, (int)n, ~0u);
 }
@@ -45,14 +45,14 @@ void ds_frame_write(uint8_t out[DS_FRAME_HEADER], const ds_frame *f)
     put(out + 40, f->left_ns, 8);
     put(out + 48, f->trace, 8);
     put(out + 56, f->payload_crc, 4);
-    put(out + HEADER_CRC_AT, crc_of(out, HEADER_CRC_AT), 4);
+    put(out + HEADER_CRC_AT, ds_frame_crc(out, HEADER_CRC_AT), 4);
 }
 
 ds_rc ds_frame_read(ds_frame *f, const uint8_t in[DS_FRAME_HEADER], ds_err *err)
 {
     if (memcmp(in, magic, 4) != 0)
         return ds_fail(err, DS_E_FORMAT, "no frame");
-    if (get(in + HEADER_CRC_AT, 4) != crc_of(in, HEADER_CRC_AT))
+    if (get(in + HEADER_CRC_AT, 4) != ds_frame_crc(in, HEADER_CRC_AT))
         return ds_fail(err, DS_E_FORMAT, "frame: wrong checksum of its header");
     if (get(in + 4, 2) != DS_FRAME_VERSION)
         return ds_fail(err, DS_E_FORMAT, "frame: version %u, this program speaks %d", (unsigned)get(in + 4, 2), DS_FRAME_VERSION);
@@ -82,7 +82,7 @@ ds_rc ds_frame_send(int fd, ds_frame *f, const void *payload, size_t n, const in
 
     assert(n <= DS_FRAME_MAX_PAYLOAD && n_fds <= DS_FRAME_MAX_FDS);
     f->bytes = (uint32_t)n;
-    f->payload_crc = crc_of(payload, n);
+    f->payload_crc = ds_frame_crc(payload, n);
     ds_frame_write(head, f);
     if (n_fds) {
         memset(&control, 0, sizeof control);
@@ -167,7 +167,7 @@ ds_rc ds_frame_receive(int fd, ds_frame *f, uint8_t *buf, size_t cap, int fds[DS
         rc = ds_fail(err, DS_E_FORMAT, "frame: a payload of %u bytes, at most %zu here", f->bytes, cap);
     if (rc == DS_OK)
         rc = read_all(fd, buf, f->bytes, fds, &n_fds, err);
-    if (rc == DS_OK && crc_of(buf, f->bytes) != f->payload_crc)
+    if (rc == DS_OK && ds_frame_crc(buf, f->bytes) != f->payload_crc)
         rc = ds_fail(err, DS_E_FORMAT, "frame: wrong checksum of its payload");
     for (uint32_t i = 0; rc != DS_OK && i < n_fds; i++) {
         close(fds[i]);

@@ -26,6 +26,7 @@ typedef struct {
 } ds_frame;
 
 void ds_frame_write(uint8_t out[DS_FRAME_HEADER], const ds_frame *f);
+uint32_t ds_frame_crc(const void *bytes, size_t n); /* CRC32C, as payload_crc is */
 /* DS_E_FORMAT says what is wrong. */
 ds_rc ds_frame_read(ds_frame *f, const uint8_t in[DS_FRAME_HEADER], ds_err *err);
 

@@ -7,9 +7,13 @@
 
 #include <ds/recipe.h>
 
+#include "base/file.h"
+#include "base/hash.h"
 #include "base/pool.h"
-#include "role/ranks.h"
+#include "cluster/again.h"
+#include "cluster/remote.h"
 #include "kvlink/kvdir.h"
+#include "role/ranks.h"
 
 struct ds_service {
     /* [const] after open */
@@ -22,7 +26,10 @@ struct ds_service {
     ds_ranks *ranks; /* NULL: there are no others */
     ds_kvdir kv;     /* one port for each engine; zeros: none */
     uint32_t n_engines;
+    ds_remote *remotes[DS_GEN_MANY_MAX]; /* instead: engines of other processes */
+    uint32_t n_remotes;
     ds_gen_many *many; /* several engines as one */
+    ds_again *again;   /* in front of remotes */
     ds_gen gen;
     ds_service_plan plan;
     ds_token stop_ids[DS_LLM_STOP_IDS];
@@ -229,6 +236,72 @@ static ds_rc open_stub(ds_service *s, const char *dir, const ds_service_opts *o,
     return rc;
 }
 
+static ds_rc digest_file(uint8_t out[32], const char *dir, const char *name, ds_err *err)
+{
+    enum { MOST = 256 << 20 };
+    char path[4096], *text = NULL;
+    size_t n = 0;
+    ds_rc rc = in_dir(path, sizeof path, dir, name, err);
+
+    if (rc == DS_OK)
+        rc = ds_file_read(&text, &n, path, MOST, err);
+    if (rc == DS_OK)
+        ds_sha256(out, text, n);
+    free(text);
+    return rc;
+}
+
+ds_rc ds_service_wire_model(ds_cw_model *m, const char *dir, ds_err *err)
+{
+    ds_rc rc = digest_file(m->tokenizer, dir, "tokenizer.json", err);
+
+    return rc == DS_OK ? digest_file(m->config, dir, "config.json", err) : rc;
+}
+
+/* The engines of other processes, as one generator whose requests outlive them. The context is the smallest. */
+static ds_rc open_remotes(ds_service *s, const char *dir, const ds_service_opts *o, ds_err *err)
+{
+    ds_remote_opts ro = { .wait_ms = o->engine_wait_ms, .log = o->log };
+    ds_gen parts[DS_GEN_MANY_MAX] = { 0 };
+    char path[4096];
+    ds_rc rc = in_dir(path, sizeof path, dir, "config.json", err);
+
+    s->image_token = DS_TOKEN_NONE;
+    if (o->n_engines_at > DS_GEN_MANY_MAX)
+        return ds_fail(err, DS_E_ARG, "%u engines: at most %d", o->n_engines_at, DS_GEN_MANY_MAX);
+    if (rc == DS_OK)
+        rc = ds_config_load(&s->config, path, err);
+    if (rc == DS_OK)
+        rc = open_tokenizer(s, dir, err);
+    if (rc == DS_OK)
+        rc = ds_service_wire_model(&ro.model, dir, err);
+    ro.hidden = s->config.hidden_size;
+    s->n_engines = 0;
+    for (; s->n_remotes < o->n_engines_at && rc == DS_OK; s->n_remotes += rc == DS_OK) {
+        rc = ds_remote_open(&s->remotes[s->n_remotes], o->engines_at[s->n_remotes], &ro, err);
+        if (rc == DS_OK)
+            parts[s->n_remotes] = ds_remote_gen(s->remotes[s->n_remotes]);
+    }
+    if (rc == DS_OK)
+        rc = ds_gen_many_create(&s->many, parts, s->n_remotes, err);
+    if (rc == DS_OK)
+        rc = ds_again_create(&s->again, ds_gen_many_gen(s->many), ro.hidden, 0, err);
+    if (rc != DS_OK)
+        return rc;
+    s->gen = ds_again_gen(s->again);
+    s->plan.engines = ds_gen_n_engines(s->gen);
+    for (uint32_t i = 0; i < s->plan.engines; i++) {
+        ds_gen_plan p;
+        if (!ds_gen_plan_get(s->gen, i, &p))
+            continue;
+        if (i == 0 || p.max_context < s->plan.engine.max_context)
+            s->plan.engine = p;
+        s->plan.total += p.total;
+    }
+    s->context = s->plan.engine.max_context;
+    return DS_OK;
+}
+
 static ds_rc start(ds_service *s, ds_err *err)
 {
     ds_gen parts[DS_GEN_MANY_MAX] = { 0 };
@@ -256,10 +329,10 @@ static ds_rc open_all(ds_service *s, const char *dir, const ds_service_opts *o, 
         return ds_fail(err, DS_E_ARG, "%u engines: at most %d", s->n_engines, DS_GEN_MANY_MAX);
     rc = open_queue(s, err);
     if (rc == DS_OK)
-        rc = o->stub ? open_stub(s, dir, o, err) : open_model(s, dir, o, err);
+        rc = o->n_engines_at ? open_remotes(s, dir, o, err) : o->stub ? open_stub(s, dir, o, err) : open_model(s, dir, o, err);
     if (rc == DS_OK)
         rc = ds_llm_read_stop_ids(s->stop_ids, &s->n_stop_ids, dir, &s->config, err);
-    if (rc != DS_OK)
+    if (rc != DS_OK || o->n_engines_at)
         return rc;
     ds_engine_plan_of(s->engines[0], &s->plan.engine);
     s->context = s->plan.engine.max_context;
@@ -300,6 +373,12 @@ void ds_service_stop(ds_service *s)
     }
     ds_ranks_stop(s->ranks);
     s->ranks = NULL;
+    for (uint32_t i = 0; i < s->n_remotes; i++) {
+        ds_remote_close(s->remotes[i]);
+        s->remotes[i] = NULL;
+    }
+    ds_again_destroy(s->again);
+    s->again = NULL;
     ds_gen_many_destroy(s->many);
     s->many = NULL;
     s->gen = (ds_gen){ 0 };

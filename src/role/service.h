@@ -14,6 +14,8 @@
 
 #include <ds/llm.h>
 
+#include "base/log.h"
+#include "cluster/wire.h"
 #include "constrain/constrain.h"
 #include "role/parts.h"
 
@@ -39,6 +41,12 @@ typedef struct {
     uint32_t n_kv_dirs;         /* 0: nowhere */
     uint64_t kv_capacity;       /* bytes of their files together; 0: no bound */
     const char *kv_address;     /* instead: "unix:PATH" of a kvd; NULL: none */
+    const char *const
+        *engines_at; /* [n_engines_at] instead of engines of its own: addresses of engine processes (role/engine.h). Of the directory
+                                      only tokenizer and configuration are read, and pictures aren't taken */
+    uint32_t n_engines_at;
+    uint32_t engine_wait_ms;    /* for them to be there; 0 = 10000 */
+    const ds_log *log;          /* what becomes of them; NULL: nobody hears */
     const ds_engine_stub *stub; /* no model: engines that make their tokens so; of the directory only tokenizer and configuration are read.
                                    Its vocab is the tokenizer's */
 } ds_service_opts;
@@ -70,6 +78,9 @@ ds_rc ds_service_plan_get(ds_service_plan *p, ds_engine_opts *each, const ds_mod
 ds_rc ds_service_plan_wish(ds_service_plan *p, const ds_model *m, const ds_service_opts *o, ds_err *err);
 
 /* ---- open and closed ---- */
+
+/* What an engine process and who asks it must have in common. DS_E_IO, DS_E_ARG. */
+ds_rc ds_service_wire_model(ds_cw_model *m, const char *dir, ds_err *err);
 
 /* On failure *out is NULL and nothing is held. DS_E_ARG, DS_E_FORMAT, DS_E_IO, DS_E_NOMEM. */
 ds_rc ds_service_open(ds_service **out, const char *dir, const ds_service_opts *o, ds_err *err);

@@ -181,6 +181,11 @@ static double waiting(const ds_gen_stats *e)
 {
     return e->waiting > e->parked ? e->waiting - e->parked : 0; /* parked ones stand in the queue too */
 }
+static double lost_engines(const ds_gen_stats *e)
+{
+    return e->lost;
+}
+
 static double parked(const ds_gen_stats *e)
 {
     return e->parked;
@@ -228,6 +233,7 @@ static void each_engine(const page *p, const ds_metrics_engine *engines, uint32_
         { "num_requests_running", "gauge", "Samples of requests being computed.", running },
         { "num_requests_waiting", "gauge", "Those in the engine's queue.", waiting },
         { "num_requests_parked", "gauge", "Those that were preempted and wait.", parked },
+        { "engine_lost", "gauge", "Engines that are gone, or whose device failed.", lost_engines },
         { "kv_cache_usage_perc", "gauge", "Part of the KV blocks in use by requests, 0 to 1.", kv_usage },
         { "kv_blocks", "gauge", "KV blocks of 128 tokens.", kv_blocks },
         { "kv_blocks_cached", "gauge", "KV blocks kept for prefix hits.", kv_cached },

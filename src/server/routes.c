@@ -31,7 +31,8 @@ static void fail_field(ds_exchange *x, const char *field, const char *message)
 
 /* ---- state ---- */
 
-/* An engine's device has failed: only a new process has it back. */
+/* An engine's device has failed: only a new process has it back. Engines elsewhere come back by themselves; without
+ * any of them nothing can be answered. */
 static bool lost(const ds_server *s)
 {
     uint32_t n = s->up ? ds_gen_n_engines(s->model.gen) : 0, gone = 0;
@@ -39,14 +40,14 @@ static bool lost(const ds_server *s)
 
     for (uint32_t i = 0; i < n; i++)
         gone += ds_gen_stats_get(s->model.gen, i, &st) ? st.lost : 0;
-    return gone > 0;
+    return s->model.engines_elsewhere ? n > 0 && gone >= n : gone > 0;
 }
 
 static void get_health(ds_exchange *x, const char *rest, size_t n)
 {
     (void)rest;
     (void)n;
-    if (lost(x->s))
+    if (!x->s->model.engines_elsewhere && lost(x->s))
         reply_text(x, 503, JSON, "{\"status\":\"failed\"}");
     else
         reply_text(x, 200, JSON, "{\"status\":\"ok\"}");

@@ -93,6 +93,7 @@ typedef struct {
     uint32_t max_context; /* tokens */
     ds_server_vision vision;
     const char *fingerprint; /* system_fingerprint; NULL: none. Borrowed */
+    bool engines_elsewhere;  /* engines are other processes, which come back: this one is well without them */
 } ds_server_model;
 
 typedef struct {

@@ -53,8 +53,8 @@ def receive(sock):
 
 
 class Server:
-    def __init__(self, program, model, *args, replay=None, folder=None, step=None, port=True):
-        command = [program, "serve", "--model", str(model), *map(str, args)]
+    def __init__(self, program, model, *args, replay=None, folder=None, step=None, port=True, command="serve"):
+        command = [program, command, "--model", str(model), *map(str, args)]
         if port:
             command += ["--port", "0"]
         if replay is not None:

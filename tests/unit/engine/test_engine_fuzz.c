@@ -231,7 +231,7 @@ static void add(ds_engine *e)
         k->s[i].h = k->s[i].read_h = k->h0;
     k->constrained = chance(40);
     k->density = rnd(8);
-    k->grammar = (ds_gen_grammar){ &grammar_fn, k };
+    k->grammar = (ds_gen_grammar){ .fn = &grammar_fn, .ctx = k };
     q.prompt = k->prompt;
     q.n_prompt = k->n_prompt;
     q.max_tokens = k->max_tokens;

@@ -195,7 +195,7 @@ static ds_gen_request asked(request *r, uint32_t i)
     q.sampling.temperature = r->temperature;
     q.sampling.repetition_penalty = r->penalty;
     q.sampling.seed = 100 + i;
-    r->grammar = (ds_gen_grammar){ &hashed, r };
+    r->grammar = (ds_gen_grammar){ .fn = &hashed, .ctx = r };
     q.grammar = r->constrained ? &r->grammar : NULL;
     return q;
 }
@@ -692,7 +692,7 @@ static void a_late_mask_holds_back_its_own_rows(void **state)
             gate.open = false;
             gate.calls = 0;
             gate.first = first;
-            r[0].grammar = (ds_gen_grammar){ &gated, &r[0] };
+            r[0].grammar = (ds_gen_grammar){ .fn = &gated, .ctx = &r[0] };
             r[0].n_got[0] = 0;
             r[0].read_h[0] = 0;
             q.sampling.seed = 100;
@@ -851,9 +851,8 @@ static uint32_t middle(uint32_t below)
     return below / 2;
 }
 
-/* All requests leave an engine after some tokens, and go on in another one, with or without the blocks that the first
- * one saved. */
-static void hand_over(request *r, ds_engine_opts o, fake_store *store)
+/* All leave an engine after some tokens, go on in another with or without saved blocks, or with the tokens alone. */
+static void hand_over(request *r, ds_engine_opts o, fake_store *store, bool gone)
 {
     ds_engine_export *x[N_REQ] = { NULL };
     ds_store fns;
@@ -866,7 +865,7 @@ static void hand_over(request *r, ds_engine_opts o, fake_store *store)
         fns = fake_store_store(store);
         o.store = &fns;
     }
-    o.handoff = true;
+    o.handoff = !gone;
     e = make_engine(o, NULL);
     for (uint32_t i = 0; i < N_REQ; i++)
         id[i] = add(e, &r[i], i);
@@ -877,7 +876,9 @@ static void hand_over(request *r, ds_engine_opts o, fake_store *store)
         if (store)
             fake_store_turn(store);
         for (uint32_t i = 0; i < N_REQ; i++)
-            if (!x[i] && r[i].n_got[0] > i)
+            if (gone && r[i].n_got[0] > i)
+                ds_engine_cancel(e, id[i]);
+            else if (!x[i] && r[i].n_got[0] > i)
                 assert_ok(ds_engine_export_begin(&x[i], e, id[i], &err));
     }
     test_engine_destroy(e);
@@ -888,12 +889,14 @@ static void hand_over(request *r, ds_engine_opts o, fake_store *store)
         size_t n;
         assert_int_equal(r[i].reason[0], DS_ENDED_CANCELED);
         assert_true(r[i].n_got[0] < r[i].n_want[0]);
-        assert_ok(ds_engine_export_wait(x[i], 0, &record, &n, &err));
-        assert_ok(ds_engine_import(e, &q, record, n, &id[i], &err));
+        q.output = gone ? r[i].got[0] : NULL;
+        q.n_output = gone ? r[i].n_got[0] : 0;
+        assert_ok(gone ? DS_OK : ds_engine_export_wait(x[i], 0, &record, &n, &err));
+        assert_ok(gone ? ds_engine_add(e, &q, &id[i], &err) : ds_engine_import(e, &q, record, n, &id[i], &err));
         ds_engine_export_free(x[i]);
     }
     run_all(e);
-    compare(r, N_REQ, store ? "handed over" : "handed over without blocks");
+    compare(r, N_REQ, gone ? "gone on behind" : store ? "handed over" : "handed over without blocks");
     ds_engine_stats_get(e, &st);
     assert_int_equal(st.computed_tokens > 0, !store);
     test_engine_destroy(e);
@@ -913,8 +916,9 @@ static void handed_over(void **state)
             request r[N_REQ];
             make_requests(r, 9);
             alone(r, N_REQ, mode == DS_ENGINE_EXACT);
-            hand_over(r, o, store);
-            hand_over(r, o, NULL);
+            hand_over(r, o, store, false);
+            hand_over(r, o, NULL, false);
+            hand_over(r, o, NULL, true);
             free_requests(r, N_REQ);
             fake_store_free(store);
         }

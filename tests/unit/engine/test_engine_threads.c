@@ -72,7 +72,7 @@ static void *client(void *arg)
         for (uint32_t k = 0; k < q.n_prompt; k++)
             prompt[k] = (int32_t)((k * 7 + i % 3) % vocab);
         notes[me][i].n = q.n;
-        notes[me][i].grammar = (ds_gen_grammar){ &even, &notes[me][i] };
+        notes[me][i].grammar = (ds_gen_grammar){ .fn = &even, .ctx = &notes[me][i] };
         q.grammar = i % 3 ? NULL : &notes[me][i].grammar;
         atomic_fetch_add(&open_requests, 1);
         while ((rc = ds_engine_add(e, &q, &id, &err)) == DS_E_AGAIN)

@@ -1,0 +1,124 @@
+/* deepserve engine: an engine process, for entries. */
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/file.h"
+#include "cli/cli.h"
+#include "cli/service_cli.h"
+#include "net/addr.h"
+#include "role/engine.h"
+
+typedef struct {
+    const char *model, *listen, *config;
+    ds_cli_service_opts m;
+    int encoding, log_level;
+    bool dump_config;
+    uint64_t drain_ms;
+} options;
+
+#define O(field) .offset = offsetof(options, field)
+/* clang-format off */
+static const ds_opt table[] = {
+    DS_CLI_OPT_CONFIG(offsetof(options, config), offsetof(options, dump_config)),
+    DS_CLI_OPT_MODEL(offsetof(options, model)),
+    { .name = "listen", .type = DS_OPT_STR, O(listen), .arg = "ADDRESS", .required = true, .help = "where entries connect: unix:PATH, or HOST:PORT of this machine; port 0 takes any free one" },
+    { .name = "encoding", .type = DS_OPT_ENUM, O(encoding), .def = "v4.1", .arg = "NAME", .choices = "v4.1|v4", .help = "dialect of the model's prompts" },
+    DS_CLI_OPTS_SERVICE(offsetof(options, m))
+    { .name = "drain-timeout", .type = DS_OPT_MS, O(drain_ms), .def = "60s", .arg = "TIME", .min = 1, .max = 86400000, .help = "for running requests after SIGTERM; what is left goes on in other engines" },
+    { .name = "log-level", .type = DS_OPT_ENUM, O(log_level), .def = "info", .arg = "NAME", .choices = "error|warn|info|debug", .help = "what goes to standard error" },
+    { 0 },
+};
+/* clang-format on */
+
+static const ds_opt_cmd command = {
+    .command = "deepserve engine",
+    .summary =
+        "Computes answers for the entries that connect (deepserve entry), until SIGTERM, which lets running requests end; a second one "
+        "doesn't.\n"
+        "The line \"listening on ADDRESS\" on standard output says that it is ready.",
+    .usage = "--model DIR --listen ADDRESS [options]",
+    .example = "deepserve engine --model models/demo --listen unix:/run/deepserve/e0",
+    .opts = table,
+};
+
+static volatile sig_atomic_t asked;
+static volatile sig_atomic_t is_ready;
+
+static void on_signal(int sig)
+{
+    (void)sig;
+    if (!is_ready) /* a model that is still being opened isn't waited for */
+        _exit(0);
+    asked++;
+}
+
+/* A rank is gone, and with it the model. */
+static void lost(void *ctx)
+{
+    (void)ctx;
+    asked = 2;
+}
+
+/* Until a signal, then until nothing is left, the time is over or another signal comes. */
+static void live(ds_engine_role *r, uint64_t drain_ms)
+{
+    uint64_t until = 0;
+
+    while (asked < 2) {
+        if (asked && !until)
+            until = ds_now_us() + drain_ms * 1000;
+        if (until && (ds_engine_role_drain(r) || ds_now_us() >= until))
+            return;
+        poll(NULL, 0, until ? 10 : 100);
+    }
+}
+
+int ds_cmd_engine(int argc, char **argv)
+{
+    options o = { 0 };
+    struct sigaction a = { .sa_handler = on_signal };
+    ds_service_opts so = { 0 };
+    ds_engine_role *r;
+    ds_addr at;
+    ds_log log;
+    char cache[4096], line[DS_ADDR_TEXT + 16];
+    ds_err err = { 0 };
+    int status = ds_cli_parse(&command, &o, argc, argv, NULL);
+    ds_rc rc;
+
+    if (status != -1)
+        return status;
+    status = ds_cli_service_check(&o.m, "engine");
+    if (status != -1)
+        return status;
+    if (ds_addr_parse(&at, o.listen, &err) != DS_OK)
+        return ds_cli_wrong("engine", "--listen %s", err.msg);
+    log = (ds_log){ .level = (ds_log_level)o.log_level, .fd = STDERR_FILENO };
+    ds_cli_service_get(&so, &o.m, o.encoding, cache, sizeof cache);
+    so.no_pictures = true; /* their embeddings come with the requests */
+    so.log = &log;
+    so.lost = lost;
+    sigaction(SIGINT, &a, NULL);
+    sigaction(SIGTERM, &a, NULL);
+    signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN);
+    rc = ds_engine_role_open(&r, o.model, o.listen, &so, &err);
+    if (rc != DS_OK)
+        return ds_cli_fail("engine", &err);
+    ds_cli_service_say(ds_engine_role_service(r), &o.m);
+    is_ready = 1;
+    rc = ds_file_write(1, line, (size_t)snprintf(line, sizeof line, "listening on %s\n", ds_engine_role_address(r)), "standard output",
+                       &err);
+    if (rc == DS_OK) {
+        live(r, o.drain_ms);
+        rc = ds_service_state(ds_engine_role_service(r), &err);
+    }
+    signal(SIGINT, SIG_IGN);
+    signal(SIGTERM, SIG_IGN);
+    ds_engine_role_close(r);
+    return rc == DS_OK ? 0 : ds_cli_fail("engine", &err);
+}

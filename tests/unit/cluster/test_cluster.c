@@ -1,0 +1,466 @@
+/* Engines behind connections: answers as from one engine, lost and found engines, orders, strangers. Engines without a
+ * model, in this process, so that their counts can be looked at. */
+#include "test.h"
+
+#include <poll.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "cluster/again.h"
+#include "cluster/host.h"
+#include "cluster/remote.h"
+#include "engine/engine.h"
+#include "net/addr.h"
+
+enum { VOCAB = 1000, MAX_TOKENS = 200, REQUESTS = 24, SAMPLES = 3, PROMPT = 300 };
+
+static const ds_cw_model model = { { 1 }, { 2 } };
+static ds_token prompt[PROMPT];
+static char folder[] = "/tmp/ds_cluster_XXXXXX";
+
+typedef struct {
+    ds_engine *e;
+    ds_host *h;
+    char address[64];
+} server;
+
+static void serve(server *s, int number, uint64_t step_us)
+{
+    const ds_engine_stub stub = { .vocab = VOCAB, .step_ns = step_us * 1000 };
+    const ds_engine_opts o = { .max_context = 4096, .kv_blocks = 4096, .max_running = 64, .max_requests = 256, .max_samples = 32 };
+    const ds_host_opts ho = { .model = model, .hidden = 1, .stats_ms = 20, .conn = { .ping_ms = 20 } };
+    ds_err err;
+
+    snprintf(s->address, sizeof s->address, "unix:%s/%d", folder, number);
+    assert_ok(ds_engine_create_stub(&s->e, &stub, &o, &err));
+    assert_ok(ds_engine_start(s->e, &err));
+    assert_ok(ds_host_start(&s->h, s->address, ds_engine_gen(s->e), &ho, &err));
+}
+
+static void stop(server *s)
+{
+    ds_host_stop(s->h);
+    ds_engine_destroy(s->e);
+}
+
+static ds_remote *ask(const server *s)
+{
+    const ds_remote_opts o = { .model = model, .hidden = 1, .retry_ms = 5, .conn = { .ping_ms = 20 } };
+    ds_remote *r;
+    ds_err err;
+
+    assert_ok(ds_remote_open(&r, s->address, &o, &err));
+    return r;
+}
+
+/* ---- answers ---- */
+
+typedef struct {
+    uint32_t n;
+    ds_token out[MAX_TOKENS];
+    bool ended;
+    ds_end_reason reason;
+} answer;
+
+static answer answers[REQUESTS][SAMPLES];
+static uint32_t n_ended[REQUESTS];
+
+static ds_gen_request asked(uint32_t i)
+{
+    ds_gen_request q = { .prompt = prompt,
+                         .n_prompt = 20 + 7 * i,
+                         .max_tokens = 20 + 5 * i,
+                         .n = i % 3 == 2 ? SAMPLES : 1,
+                         .sampling = DS_SAMPLING_DEFAULT,
+                         .cookie = i };
+
+    q.sampling.seed = 100 + i;
+    return q;
+}
+
+static void take(const ds_event *ev)
+{
+    answer *a = &answers[ev->cookie][ev->sample];
+
+    assert_false(a->ended);
+    if (ev->kind == DS_EV_TOKEN) {
+        assert_int_equal(ev->token.index, a->n);
+        a->out[a->n++] = ev->token.id;
+    } else if (ev->kind == DS_EV_END) {
+        a->ended = true;
+        a->reason = ev->end.reason;
+        n_ended[ev->cookie]++;
+        assert_int_equal(ev->end.last, n_ended[ev->cookie] == (ev->cookie % 3 == 2 ? SAMPLES : 1));
+    }
+}
+
+static size_t take_some(ds_gen g)
+{
+    ds_event ev[16];
+    size_t n;
+
+    ds_gen_wait(g, 20);
+    n = ds_gen_poll(g, ev, 16);
+    for (size_t i = 0; i < n; i++)
+        take(&ev[i]);
+    return n;
+}
+
+static bool all_ended(void)
+{
+    for (uint32_t i = 0; i < REQUESTS; i++)
+        if (n_ended[i] < (i % 3 == 2 ? SAMPLES : 1))
+            return false;
+    return true;
+}
+
+static void forget(void)
+{
+    memset(answers, 0, sizeof answers);
+    memset(n_ended, 0, sizeof n_ended);
+}
+
+static answer wanted[REQUESTS][SAMPLES];
+
+/* From one engine of this process. */
+static int make_wanted(void **state)
+{
+    server s;
+    ds_err err;
+    uint64_t id;
+
+    (void)state;
+    for (int i = 0; i < PROMPT; i++)
+        prompt[i] = i * 37 % VOCAB;
+    assert_non_null(mkdtemp(folder));
+    const ds_engine_stub stub = { .vocab = VOCAB };
+    const ds_engine_opts o = { .max_context = 4096, .kv_blocks = 4096, .max_running = 64, .max_requests = 256, .max_samples = 32 };
+    assert_ok(ds_engine_create_stub(&s.e, &stub, &o, &err));
+    assert_ok(ds_engine_start(s.e, &err));
+    for (uint32_t i = 0; i < REQUESTS; i++) {
+        ds_gen_request q = asked(i);
+        assert_ok(ds_gen_add(ds_engine_gen(s.e), &q, &id, &err));
+    }
+    while (!all_ended())
+        take_some(ds_engine_gen(s.e));
+    memcpy(wanted, answers, sizeof wanted);
+    ds_engine_destroy(s.e);
+    return 0;
+}
+
+static int remove_folder(void **state)
+{
+    (void)state;
+    return rmdir(folder);
+}
+
+static void compare(void)
+{
+    for (uint32_t i = 0; i < REQUESTS; i++)
+        for (uint32_t s = 0; s < (i % 3 == 2 ? SAMPLES : 1); s++) {
+            assert_int_equal(answers[i][s].reason, wanted[i][s].reason);
+            assert_int_equal(answers[i][s].n, wanted[i][s].n);
+            assert_memory_equal(answers[i][s].out, wanted[i][s].out, wanted[i][s].n * sizeof(ds_token));
+        }
+}
+
+/* Until nothing of a peer is left in an engine. */
+static void wait_idle(const server *s)
+{
+    ds_gen_stats st;
+
+    do {
+        ds_engine_stats_get(s->e, &st);
+        poll(NULL, 0, 1);
+    } while (st.running || st.waiting || ds_host_stat(s->h).requests);
+    assert_int_equal(st.slots_used, 0);
+}
+
+static void answers_are_an_engines(void **state)
+{
+    server s;
+    ds_remote *r;
+    ds_gen_stats st;
+    ds_gen_plan p;
+    ds_err err;
+    uint64_t id;
+
+    (void)state;
+    forget();
+    serve(&s, 1, 0);
+    r = ask(&s);
+    ds_gen g = ds_remote_gen(r);
+    assert_int_equal(ds_gen_n_engines(g), 1);
+    assert_true(ds_gen_plan_get(g, 0, &p));
+    assert_int_equal(p.max_context, 4096);
+    for (uint32_t i = 0; i < REQUESTS; i++) {
+        ds_gen_request q = asked(i);
+        assert_ok(ds_gen_add(g, &q, &id, &err));
+    }
+    while (!all_ended())
+        take_some(g);
+    compare();
+    while (!ds_gen_stats_get(g, 0, &st) || st.output_tokens == 0)
+        poll(NULL, 0, 1);
+    ds_gen_request bad = asked(0); /* what only the engine knows comes as an end */
+    bad.n_prompt = 300;
+    bad.max_tokens = 0;
+    forget();
+    assert_ok(ds_gen_add(g, &bad, &id, &err));
+    while (!n_ended[0])
+        take_some(g);
+    assert_int_equal(answers[0][0].reason, DS_ENDED_FAILED);
+    ds_gen_grammar here = { .fn = NULL };
+    bad = asked(0);
+    bad.grammar = &here;
+    assert_refused(ds_gen_add(g, &bad, &id, &err), DS_E_ARG, "can't leave its process");
+    ds_remote_close(r);
+    wait_idle(&s);
+    stop(&s);
+}
+
+static void what_is_canceled_is_gone(void **state)
+{
+    server s;
+    ds_remote *r;
+    ds_err err;
+    uint64_t id[REQUESTS];
+
+    (void)state;
+    forget();
+    serve(&s, 1, 2000);
+    r = ask(&s);
+    ds_gen g = ds_remote_gen(r);
+    for (uint32_t i = 0; i < REQUESTS; i++) {
+        ds_gen_request q = asked(i);
+        assert_ok(ds_gen_add(g, &q, &id[i], &err));
+    }
+    ds_gen_finish_sample(g, id[2], 1);
+    while (!answers[2][1].ended)
+        take_some(g);
+    assert_int_equal(answers[2][1].reason, DS_ENDED_CANCELED);
+    for (uint32_t i = 0; i < REQUESTS; i++)
+        if (i != 2)
+            ds_gen_cancel(g, id[i]);
+    while (!all_ended())
+        take_some(g);
+    wait_idle(&s);
+    forget(); /* a peer that goes takes its requests with it */
+    for (uint32_t i = 0; i < REQUESTS; i++) {
+        ds_gen_request q = asked(i);
+        assert_ok(ds_gen_add(g, &q, &id[i], &err));
+    }
+    ds_remote_close(r);
+    wait_idle(&s);
+    stop(&s);
+}
+
+static void a_lost_engine_ends_what_it_had(void **state)
+{
+    server s;
+    ds_remote *r;
+    ds_err err;
+    uint64_t id;
+    ds_gen_request q;
+
+    (void)state;
+    forget();
+    serve(&s, 1, 3000);
+    r = ask(&s);
+    ds_gen g = ds_remote_gen(r);
+    for (uint32_t i = 0; i < REQUESTS; i++) {
+        q = asked(i);
+        assert_ok(ds_gen_add(g, &q, &id, &err));
+    }
+    while (!take_some(g))
+        ;
+    stop(&s);
+    while (!all_ended())
+        take_some(g);
+    for (uint32_t i = 0; i < REQUESTS; i++)
+        assert_true(answers[i][0].reason == DS_ENDED_LOST || answers[i][0].reason == wanted[i][0].reason);
+    q = asked(0);
+    assert_refused(ds_gen_add(g, &q, &id, &err), DS_E_IO, "is gone");
+    forget();
+    serve(&s, 1, 0); /* and it is back, another one */
+    while (ds_gen_add(g, &q, &id, &err) == DS_E_IO)
+        poll(NULL, 0, 1);
+    while (!n_ended[0])
+        take_some(g);
+    assert_memory_equal(answers[0][0].out, wanted[0][0].out, wanted[0][0].n * sizeof(ds_token));
+    ds_remote_close(r);
+    stop(&s);
+}
+
+/* Engines go one after the other in the middle of everything; every answer is whole. */
+static void answers_outlive_their_engines(void **state)
+{
+    server s[2];
+    ds_remote *r[2];
+    ds_gen parts[2];
+    ds_gen_many *many;
+    ds_again *a;
+    ds_err err;
+    uint64_t id;
+    uint32_t events = 0, next = 40, victim = 0;
+
+    (void)state;
+    forget();
+    for (int i = 0; i < 2; i++) {
+        serve(&s[i], 1 + i, 500);
+        r[i] = ask(&s[i]);
+        parts[i] = ds_remote_gen(r[i]);
+    }
+    assert_ok(ds_gen_many_create(&many, parts, 2, &err));
+    assert_ok(ds_again_create(&a, ds_gen_many_gen(many), 1, 60000, &err));
+    ds_gen g = ds_again_gen(a);
+    for (uint32_t i = 0; i < REQUESTS; i++) {
+        ds_gen_request q = asked(i);
+        assert_ok(ds_gen_add(g, &q, &id, &err));
+    }
+    while (!all_ended()) {
+        events += (uint32_t)take_some(g);
+        if (events >= next && events < 1200) {
+            stop(&s[victim]);
+            serve(&s[victim], 1 + (int)victim, 500);
+            victim = !victim;
+            next = events + 150;
+        }
+    }
+    compare();
+    assert_true(ds_again_resumed(a) > 5);
+    assert_true(ds_gen_drain(g));
+    ds_gen_request q = asked(0);
+    assert_int_equal(ds_gen_add(g, &q, &id, &err), DS_E_AGAIN);
+    for (int i = 0; i < 2; i++) {
+        ds_remote_close(r[i]);
+        wait_idle(&s[i]);
+        stop(&s[i]);
+    }
+    ds_again_destroy(a);
+    ds_gen_many_destroy(many);
+}
+
+/* No engine is left: what waits for one is canceled, or ends when the patience does. */
+static void without_any_engine(void **state)
+{
+    server s;
+    ds_remote *r;
+    ds_gen_many *many;
+    ds_again *a;
+    ds_err err;
+    uint64_t id[REQUESTS];
+
+    (void)state;
+    forget();
+    serve(&s, 1, 3000);
+    r = ask(&s);
+    assert_ok(ds_gen_many_create(&many, (ds_gen[]){ ds_remote_gen(r) }, 1, &err));
+    assert_ok(ds_again_create(&a, ds_gen_many_gen(many), 1, 300, &err));
+    ds_gen g = ds_again_gen(a);
+    for (uint32_t i = 0; i < REQUESTS; i++) {
+        ds_gen_request q = asked(i);
+        assert_ok(ds_gen_add(g, &q, &id[i], &err));
+    }
+    while (!take_some(g))
+        ;
+    stop(&s);
+    ds_gen_cancel(g, id[REQUESTS - 1]);
+    while (!all_ended())
+        take_some(g);
+    assert_int_equal(answers[REQUESTS - 1][0].reason, DS_ENDED_CANCELED);
+    assert_int_equal(answers[REQUESTS - 2][0].reason, DS_ENDED_LOST);
+    ds_remote_close(r);
+    ds_again_destroy(a);
+    ds_gen_many_destroy(many);
+}
+
+static void a_draining_host_takes_nothing_new(void **state)
+{
+    server s;
+    ds_remote *r;
+    ds_err err;
+    uint64_t id;
+
+    (void)state;
+    forget();
+    serve(&s, 1, 1000);
+    r = ask(&s);
+    ds_gen g = ds_remote_gen(r);
+    ds_gen_request q = asked(5);
+    assert_ok(ds_gen_add(g, &q, &id, &err));
+    while (!take_some(g))
+        ;
+    ds_host_drain(s.h);
+    q = asked(0);
+    while (ds_gen_add(g, &q, &id, &err) != DS_E_AGAIN) { /* until it has heard */
+        while (!n_ended[0])
+            take_some(g);
+        assert_int_equal(answers[0][0].reason, DS_ENDED_FAILED);
+        memset(answers[0], 0, sizeof answers[0]);
+        n_ended[0] = 0;
+    }
+    while (n_ended[5] < SAMPLES)
+        take_some(g);
+    assert_int_equal(answers[5][0].n, wanted[5][0].n);
+    while (!ds_host_drain(s.h))
+        poll(NULL, 0, 1);
+    ds_remote_close(r);
+    stop(&s);
+}
+
+/* Whoever isn't what he should be is sent away, and the engine never hears of him. */
+static void strangers(void **state)
+{
+    const ds_cw_model other = { { 9 }, { 2 } };
+    ds_remote_opts o = { .model = other, .hidden = 1, .wait_ms = 2000 };
+    uint8_t bytes[64 + DS_FRAME_HEADER], in[16];
+    ds_gen_stats st;
+    ds_remote *r;
+    ds_addr at;
+    server s;
+    int fd;
+    ds_err err;
+
+    (void)state;
+    serve(&s, 1, 0);
+    assert_refused(ds_remote_open(&r, s.address, &o, &err), DS_E_ARG, "tokenizer.json is 01000000, the entry's 09000000");
+    assert_ok(ds_addr_parse(&at, s.address, &err));
+    for (int how = 0; how < 3; how++) {
+        ds_frame f = { .type = how == 1 ? DS_CW_ADD : DS_CW_HELLO };
+        struct pollfd p = { .events = POLLIN };
+        memset(bytes, 'x', sizeof bytes);
+        if (how)
+            ds_frame_write(bytes, &f); /* no HELLO first, and one that is empty */
+        assert_ok(ds_addr_connect(&at, 1000, &fd, &err));
+        assert_true(write(fd, bytes, how ? DS_FRAME_HEADER : sizeof bytes) > 0);
+        p.fd = fd;
+        while (poll(&p, 1, 10000) == 1 && read(fd, in, sizeof in) > 0) /* a refusal perhaps, then the end */
+            ;
+        assert_true(p.revents & (POLLIN | POLLHUP));
+        close(fd);
+    }
+    while (ds_host_stat(s.h).refused < 4 || ds_host_stat(s.h).peers)
+        poll(NULL, 0, 1);
+    ds_engine_stats_get(s.e, &st);
+    assert_int_equal(st.accepted + st.refused_arg + st.refused_busy, 0);
+    stop(&s);
+    o.wait_ms = 50;
+    assert_int_equal(ds_remote_open(&r, s.address, &o, &err), DS_E_IO);
+    assert_int_equal(ds_remote_open(&r, "nowhere", &o, &err), DS_E_ARG);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(answers_are_an_engines),
+        cmocka_unit_test(what_is_canceled_is_gone),
+        cmocka_unit_test(a_lost_engine_ends_what_it_had),
+        cmocka_unit_test(answers_outlive_their_engines),
+        cmocka_unit_test(without_any_engine),
+        cmocka_unit_test(a_draining_host_takes_nothing_new),
+        cmocka_unit_test(strangers),
+    };
+    return cmocka_run_group_tests(tests, make_wanted, remove_folder);
+}
