@@ -631,6 +631,8 @@ static void on_end(ds_call *c, ds_call_prompt *p, uint32_t choice, const ds_even
         p->live = false;
         c->live--;
     }
+    if (c->choices[choice].asked) /* it was over for the client, and counted, before: whatever it ended with */
+        return;
     switch (ev->end.reason) {
     case DS_ENDED_STOP_ID:
     case DS_ENDED_STOP_STRING:
@@ -640,8 +642,6 @@ static void on_end(ds_call *c, ds_call_prompt *p, uint32_t choice, const ds_even
         finish_choice(c, choice, DS_END_LENGTH);
         break;
     case DS_ENDED_CANCELED:
-        if (c->choices[choice].asked)
-            break;
         s->m.finished[DS_FINISHED_ABORT]++;
         if (c->x && !c->failed)
             fail_with(c, 503, NULL, "the request was ended by the server");

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from server_lib import Server, make_model
+from server_lib import Server, make_model, wait
 
 N = 150
 ANSWERS = [{"text": "</think>", "repeat": True, "when": "nothing"}, {"text": "a thought</think>" + "word " * 30, "repeat": True, "when": "long"}, {"text": "x</think>Hello.", "repeat": True}]
@@ -76,11 +76,8 @@ def test_invariants(program, model, tmp_path, more):
         for t in threads:
             t.join()
         assert s.wait_metric("num_requests_running{engine=\"0\"}" if more else "num_requests_running", 0) == 0
-        m = s.metrics()
-        for t in range(100):
-            if total(m, "requests_accepted_total") == total(m, "request_success_total") + total(m, "request_failed_total"):
-                break
-            m = s.metrics()
+        settled = lambda m: m if total(m, "requests_accepted_total") == total(m, "request_success_total") + total(m, "request_failed_total") else None
+        m = wait(lambda: settled(s.metrics())) or s.metrics()
         accepted, done, failed = (total(m, name) for name in ("requests_accepted_total", "request_success_total", "request_failed_total"))
         assert accepted == done + failed
         assert done == m["e2e_request_latency_seconds_count"] == m["request_generation_tokens_count"]
