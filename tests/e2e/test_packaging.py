@@ -28,7 +28,7 @@ def installed(tmp_path_factory, program):
 def commands(deepserve):
     listing = deepserve("--help").stdout.decode().partition("commands:\n")[2].partition("\n\n")[0]
     names = [[n] for n in re.findall(r"^  ([a-z]+)", listing, re.M)]
-    return names + [["bench", "http"], ["bench", "serve"]]
+    return names + [["bench", "http"], ["bench", "policy"], ["bench", "serve"]]
 
 
 def options(deepserve, words):
