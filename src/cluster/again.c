@@ -9,7 +9,7 @@
 #include "base/none.h"
 #include "cluster/wire.h"
 
-enum { FIRST_RECORDS = 64, WHOLE = 63, LOOK_MS = 50 };
+enum { FIRST_RECORDS = 64, WHOLE = 63, LOOK_MS = 50, MAX_LOSSES = 4 /* engines that a sample may lose without a token between them */ };
 
 typedef enum {
     WITH_ALL,
@@ -21,9 +21,11 @@ typedef enum {
 typedef struct {
     state state;
     bool started, finish;
-    uint64_t below;             /* ALONE: 0 = not known yet */
-    uint64_t until_us, next_us; /* PENDING: when it gives up, and looks again */
-    ds_event last;              /* PENDING: how it ended below */
+    uint64_t below;    /* ALONE: 0 = not known yet */
+    uint64_t until_us; /* when it gives up, since it had to look for an engine; 0: it has one that answers */
+    uint64_t next_us;  /* PENDING: when it looks again */
+    uint32_t losses;   /* since its last token */
+    ds_event last;     /* PENDING: how it ended below */
     ds_token *out;
     uint32_t n_out, cap_out;
 } sample;
@@ -154,9 +156,11 @@ static bool may_go_on(const record *x, const ds_event *ev)
 {
     const sample *p = &x->samples[ev->sample];
     const ds_gen_request *q = ds_cw_request_get(x->copy);
-    bool full = ev->end.reason == DS_ENDED_FAILED && ev->end.rc == DS_E_AGAIN && !p->started && !p->n_out;
+    bool full = ev->end.reason == DS_ENDED_FAILED && ev->end.rc == DS_E_AGAIN;
 
     if (x->canceled || p->finish || (ev->end.reason != DS_ENDED_LOST && !full))
+        return false;
+    if (p->losses >= MAX_LOSSES || (p->until_us && ds_now_us() >= p->until_us))
         return false;
     return !(q->prompt_logprobs && p->n_out);
 }
@@ -177,8 +181,11 @@ static bool make_pending(ds_again *a, record *x, uint32_t s, const ds_event *ev)
     a->n_pending++;
     p->state = PENDING;
     p->last = *ev;
-    p->next_us = 0;
-    p->until_us = ds_now_us() + a->patience_us;
+    if (ev->end.reason == DS_ENDED_LOST)
+        p->losses++;
+    p->next_us = ev->end.reason == DS_ENDED_LOST ? 0 : ds_now_us() + LOOK_MS * 1000;
+    if (!p->until_us)
+        p->until_us = ds_now_us() + a->patience_us;
     return true;
 }
 
@@ -296,6 +303,8 @@ static bool translate(ds_again *a, ds_event *ev)
         x->prompt_seen++;
         return true;
     case DS_EV_TOKEN:
+        p->losses = 0;
+        p->until_us = 0;
         if (!keep_token(p, ev->token.id)) /* it can't be asked for again then */
             p->finish = true;
         return true;

@@ -5,6 +5,8 @@
  * that were reported (ds_gen_request.output): its reader gets each token once and in order, with the bits of one
  * engine. What doesn't find an engine within the patience ends with what it ended with.
  *
+ * A sample that lost five engines without a token between them isn't asked for again: it may be what they died of.
+ *
  * A request whose prompt's log-probabilities are asked for can't go on once it has tokens: it ends with DS_ENDED_LOST.
  * Its grammar goes to the engine as what it is made from; its functions aren't called.
  *

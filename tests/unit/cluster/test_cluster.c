@@ -325,7 +325,7 @@ static void answers_outlive_their_engines(void **state)
             stop(&s[victim]);
             serve(&s[victim], 1 + (int)victim, 500);
             victim = !victim;
-            next = events + 150;
+            next = events + 350; /* four of them: a sample in the queue loses each one that it is in */
         }
     }
     compare();
@@ -374,6 +374,42 @@ static void without_any_engine(void **state)
     ds_remote_close(r);
     ds_again_destroy(a);
     ds_gen_many_destroy(many);
+}
+
+/* What engines die of isn't given to all of them. */
+static void what_engines_die_of(void **state)
+{
+    ds_gen_request q = asked(0);
+    ds_gen_many *many;
+    ds_remote *r;
+    ds_again *a;
+    server s;
+    ds_err err;
+    uint64_t id;
+
+    (void)state;
+    forget();
+    serve(&s, 1, 200000);
+    r = ask(&s);
+    assert_ok(ds_gen_many_create(&many, (ds_gen[]){ ds_remote_gen(r) }, 1, &err));
+    assert_ok(ds_again_create(&a, ds_gen_many_gen(many), 1, 60000, &err));
+    ds_gen g = ds_again_gen(a);
+    assert_ok(ds_gen_add(g, &q, &id, &err));
+    for (int died = 0; died < 5; died++) {
+        while (!ds_host_stat(s.h).requests)
+            take_some(g);
+        assert_false(answers[0][0].ended);
+        stop(&s);
+        serve(&s, 1, 200000);
+    }
+    while (!n_ended[0])
+        take_some(g);
+    assert_true(answers[0][0].reason == DS_ENDED_LOST || answers[0][0].n); /* a slow machine: there was a token */
+    ds_gen_cancel(g, id);
+    ds_remote_close(r);
+    ds_again_destroy(a);
+    ds_gen_many_destroy(many);
+    stop(&s);
 }
 
 static void a_draining_host_takes_nothing_new(void **state)
@@ -459,6 +495,7 @@ int main(void)
         cmocka_unit_test(a_lost_engine_ends_what_it_had),
         cmocka_unit_test(answers_outlive_their_engines),
         cmocka_unit_test(without_any_engine),
+        cmocka_unit_test(what_engines_die_of),
         cmocka_unit_test(a_draining_host_takes_nothing_new),
         cmocka_unit_test(strangers),
     };
