@@ -118,8 +118,9 @@ typedef struct {
     uint64_t tag;                  /* an engine without a model hands it to its token function; others don't look at it */
     const ds_token
         *output;       /* copied; what the request's one sample has already, from an engine that is gone. Events go on behind it, max_tokens
-                                      and min_tokens count it, and a grammar must be where it leads. The bits are those of one engine */
-    uint32_t n_output; /* 0: nothing; < max_tokens. Not with prompt_logprobs */
+                                      and min_tokens count it, and a grammar must be where it leads. The bits are those of one engine; a text
+                                      that is over with it has its end and no token */
+    uint32_t n_output; /* 0: nothing; <= max_tokens. Not with prompt_logprobs */
 } ds_gen_request;
 
 /* ---- events ------------------------------------------------------------------------------------------------------ */

@@ -80,9 +80,8 @@ static void accept_request(ds_eng_loop *e, ds_eng_request *r)
     r->fork_pending = r->n_samples > 1 && r->n_prompt > 1;
     e->n_live += r->n_samples;
     e->n_deadlines += r->deadline_us != 0;
-    if (r->samples[0].admitted) { /* imported */
+    if (r->samples[0].admitted) { /* imported, or goes on */
         r->samples[0].start_event.request = r->id;
-        ds_eng_replay_stops(e, &r->samples[0]);
         ds_eng_mark(e, &r->samples[0]);
     }
     for (uint32_t i = 0; i < r->n_samples; i++) {
@@ -91,6 +90,8 @@ static void accept_request(ds_eng_loop *e, ds_eng_request *r)
         else
             ds_eng_enqueue(e, &r->samples[i]);
     }
+    if (r->samples[0].admitted)
+        ds_eng_take_back(e, &r->samples[0], e->now_us);
 }
 
 static void take_orders(ds_eng_loop *e, ds_mail *mail)

@@ -343,11 +343,12 @@ void ds_eng_after_step(ds_eng_step *st, ds_eng_after_kind kind, uint32_t what);
 /* finish.c: [loop] */
 void ds_eng_finish_step(ds_eng_loop *e, ds_eng_step *st, uint64_t now_us);
 void ds_eng_end(ds_eng_loop *e, ds_eng_sample *s, ds_end_reason reason,
-                uint64_t now_us);                           /* end_event's other members are set by the caller before */
-void ds_eng_mark(ds_eng_loop *e, ds_eng_sample *s);         /* has something for poll */
-void ds_eng_gone(ds_eng_loop *e, ds_eng_sample *s);         /* it holds nothing any more */
-void ds_eng_next_key(ds_eng_sample *s);                     /* [whoever owns it] of the block behind those that have one */
-void ds_eng_replay_stops(ds_eng_loop *e, ds_eng_sample *s); /* of the text that it came with */
+                uint64_t now_us);                   /* end_event's other members are set by the caller before */
+void ds_eng_mark(ds_eng_loop *e, ds_eng_sample *s); /* has something for poll */
+void ds_eng_gone(ds_eng_loop *e, ds_eng_sample *s); /* it holds nothing any more */
+void ds_eng_next_key(ds_eng_sample *s);             /* [whoever owns it] of the block behind those that have one */
+/* The text that a waiting sample came with, one token at least: ends it where the text is over already. */
+void ds_eng_take_back(ds_eng_loop *e, ds_eng_sample *s, uint64_t now_us);
 
 /* stats.c */
 void ds_eng_hist_add(ds_gen_hist *h, uint64_t us);

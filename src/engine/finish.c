@@ -115,24 +115,35 @@ static bool stop_string(ds_eng_loop *e, ds_eng_sample *s, ds_token token)
     return false;
 }
 
-void ds_eng_replay_stops(ds_eng_loop *e, ds_eng_sample *s)
-{
-    uint32_t n = s->n_out;
-
-    if (!s->held)
-        return;
-    for (s->n_out = 0; s->n_out < n;) {
-        s->n_out++;
-        stop_string(e, s, s->out[s->n_out - 1]);
-    }
-}
-
 static bool is_stop_id(const ds_eng_sample *s, ds_token token)
 {
     for (uint32_t i = 0; i < s->dev.n_stop_ids; i++)
         if (s->dev.stop_ids[i] == token)
             return true;
     return false;
+}
+
+/* A text's last token is reported before its end, and an engine may go between the two: then nothing is left to
+ * compute here. The order of the ends is that of take_tokens. */
+void ds_eng_take_back(ds_eng_loop *e, ds_eng_sample *s, uint64_t now_us)
+{
+    uint32_t n = s->n_out;
+    ds_token last = s->out[n - 1];
+    bool stopped = false;
+
+    if (s->req->report_stop_id && is_stop_id(s, last)) {
+        s->end_event.end.stop_id = last;
+        ds_eng_end(e, s, DS_ENDED_STOP_ID, now_us);
+        return;
+    }
+    if (s->held)
+        for (s->n_out = 1; s->n_out <= n; s->n_out++)
+            stopped = stop_string(e, s, s->out[s->n_out - 1]);
+    s->n_out = n;
+    if (stopped)
+        ds_eng_end(e, s, DS_ENDED_STOP_STRING, now_us);
+    else if (n == s->cap_out)
+        ds_eng_end(e, s, DS_ENDED_LENGTH, now_us);
 }
 
 static void take_tokens(ds_eng_loop *e, ds_eng_sample *s, const ds_dev_out *out, uint64_t now_us)

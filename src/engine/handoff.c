@@ -140,6 +140,11 @@ void ds_eng_export_lost(ds_engine_export *x)
 
 void ds_eng_export_came(ds_eng_loop *e, ds_eng_request *r)
 {
+    if (r->samples[0].state == S_GONE) { /* it came in this turn, with a text that is over */
+        tell(r->export, LOST);
+        r->export = NULL;
+        return;
+    }
     r->export->who = &r->samples[0];
     r->export->next = e->exports;
     e->exports = r->export;

@@ -83,9 +83,9 @@ static ds_rc check(const ds_engine *e, const ds_gen_request *q, ds_err *err)
         rc = check_images(q, err);
     if (rc != DS_OK)
         return rc;
-    if (q->n_output && (n > 1 || q->prompt_logprobs || q->n_output >= q->max_tokens || q->n_output >= e->o.max_context - q->n_prompt))
-        return ds_fail(err, DS_E_ARG, "output: %u tokens to go on behind: of one sample, with room behind them, without prompt_logprobs",
-                       q->n_output);
+    if (q->n_output && (n > 1 || q->prompt_logprobs || q->n_output > q->max_tokens || q->n_output > e->o.max_context - q->n_prompt))
+        return ds_fail(err, DS_E_ARG,
+                       "output: %u tokens to go on behind: of one sample, not more than it may have, without prompt_logprobs", q->n_output);
     for (uint32_t i = 0; i < q->n_output; i++)
         if (q->output[i] < 0 || (uint32_t)q->output[i] >= vocab)
             return ds_fail(err, DS_E_ARG, "output: token id %d is outside the vocabulary (0 .. %u)", q->output[i], vocab - 1);

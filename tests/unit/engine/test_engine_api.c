@@ -411,6 +411,78 @@ static void stop_ids_and_lengths(void **state)
     ds_engine_destroy(e);
 }
 
+/* An engine may go between a text's last token and its end: the next one says the end. Before, the text goes on. */
+static void texts_that_are_over(void **state)
+{
+    static const int32_t script[6] = { 0, 0, 1, 3, 3, 3 }; /* "ab" "ab" "c" "x" */
+    static const int32_t stop_ids[] = { 3 };
+    static const struct {
+        const char *stop;
+        bool stop_id;
+        uint32_t max_tokens, n_prompt, whole; /* whole: tokens of the text */
+        ds_end_reason reason;
+    } cases[] = {
+        { NULL, false, 4, 3, 4, DS_ENDED_LENGTH },      { NULL, false, 6, 1000 - 5, 5, DS_ENDED_LENGTH }, /* the context */
+        { NULL, true, 6, 3, 4, DS_ENDED_STOP_ID },      { "bc", false, 6, 3, 3, DS_ENDED_STOP_STRING },
+        { "bc", false, 3, 3, 3, DS_ENDED_STOP_STRING }, /* before the limit at the same token */
+        { "cx", true, 4, 3, 4, DS_ENDED_STOP_ID },
+    };
+
+    (void)state;
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++)
+        for (uint32_t has = 0; has <= cases[c].whole; has++) {
+            ds_engine *e = make(&(ds_engine_opts){ .max_context = 1000, .token_bytes = token_bytes, .handoff = true },
+                                (ds_engine_stub){ .token = scripted });
+            ds_engine_export *leaving;
+            const uint8_t *record;
+            ds_gen_request q = simple(cases[c].n_prompt, cases[c].max_tokens);
+            ds_str stop = { cases[c].stop, cases[c].stop ? strlen(cases[c].stop) : 0 };
+            ds_gen_stats st;
+            uint64_t id;
+            ds_event ev[16];
+            size_t n;
+            ds_err err;
+            q.tag = (uintptr_t)script;
+            q.stop = &stop;
+            q.n_stop = cases[c].stop != NULL;
+            q.stop_ids = stop_ids;
+            q.n_stop_ids = q.report_stop_id = cases[c].stop_id;
+            q.output = script;
+            q.n_output = has;
+            assert_ok(ds_engine_add(e, &q, &id, &err));
+            while (ds_engine_turn(e))
+                ;
+            n = ds_engine_poll(e, ev, 16);
+            assert_int_equal(n, 2 + cases[c].whole - has);
+            assert_int_equal(ev[0].kind, DS_EV_START);
+            for (uint32_t i = has; i < cases[c].whole; i++) {
+                assert_int_equal(ev[1 + i - has].token.index, i);
+                assert_int_equal(ev[1 + i - has].token.id, script[i]);
+            }
+            assert_int_equal(ev[n - 1].kind, DS_EV_END);
+            assert_int_equal(ev[n - 1].end.reason, cases[c].reason);
+            assert_int_equal(ev[n - 1].end.n_tokens, cases[c].whole);
+            assert_int_equal(ev[n - 1].end.completion_tokens, cases[c].whole);
+            assert_int_equal(ev[n - 1].end.cut_bytes, cases[c].reason == DS_ENDED_STOP_STRING ? 2 : 0);
+            assert_int_equal(ev[n - 1].end.stop_id, cases[c].reason == DS_ENDED_STOP_ID ? 3 : 0);
+            assert_true(ev[n - 1].end.last);
+            ds_engine_stats_get(e, &st);
+            assert_int_equal(st.waiting + st.running + st.slots_used, 0);
+            if (has == cases[c].whole) { /* what is over can't leave */
+                assert_ok(ds_engine_add(e, &q, &id, &err));
+                assert_ok(ds_engine_export_begin(&leaving, e, id, &err));
+                while (ds_engine_turn(e))
+                    ;
+                assert_int_equal(ds_engine_export_wait(leaving, 0, &record, &n, &err), DS_E_CANCELED);
+                ds_engine_export_free(leaving);
+                assert_int_equal(ds_engine_poll(e, ev, 16), 2);
+            }
+            q.n_output = (cases[c].max_tokens < 1000 - cases[c].n_prompt ? cases[c].max_tokens : 1000 - cases[c].n_prompt) + 1;
+            assert_refused(ds_engine_add(e, &q, &id, &err), DS_E_ARG, "go on behind");
+            ds_engine_destroy(e);
+        }
+}
+
 /* ---- prompts ----------------------------------------------------------------------------------------------------- */
 
 static void prompts_of_any_length(void **state)
@@ -874,6 +946,7 @@ int main(void)
         cmocka_unit_test(deadlines),
         cmocka_unit_test(stop_strings),
         cmocka_unit_test(stop_ids_and_lengths),
+        cmocka_unit_test(texts_that_are_over),
         cmocka_unit_test(prompts_of_any_length),
         cmocka_unit_test(a_tenant_sees_only_its_own_prefixes),
         cmocka_unit_test(pictures_are_part_of_the_key),
