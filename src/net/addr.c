@@ -100,21 +100,27 @@ static int new_socket(const ds_addr *a)
     return fd;
 }
 
-/* A socket file that nobody listens on any more goes. */
+/* A socket file that nobody listens on any more goes. Only a refusal says so: a listener that is stopped, or has no
+ * time to accept, says EAGAIN. */
 static ds_rc clear_path(const ds_addr *a, ds_err *err)
 {
     const char *path = a->text + 5;
     struct stat st;
-    int fd;
+    int fd, e;
 
     if (lstat(path, &st) != 0)
         return DS_OK;
     if (!S_ISSOCK(st.st_mode))
         return ds_fail(err, DS_E_IO, "%s: is there and no socket", a->text);
-    if (ds_addr_connect(a, 1000, &fd, NULL) == DS_OK) {
-        close(fd);
+    fd = new_socket(a);
+    if (fd < 0)
+        return ds_fail(err, DS_E_IO, "%s: %s", a->text, strerror(errno));
+    e = connect(fd, (const struct sockaddr *)&a->sa, a->n) == 0 ? 0 : errno;
+    close(fd);
+    if (e == 0 || e == EAGAIN)
         return ds_fail(err, DS_E_AGAIN, "%s: another process listens there", a->text);
-    }
+    if (e != ECONNREFUSED)
+        return ds_fail(err, DS_E_IO, "%s: %s", a->text, strerror(e));
     unlink(path);
     return DS_OK;
 }
@@ -123,7 +129,6 @@ ds_rc ds_addr_listen(ds_addr *a, int *fd, ds_err *err)
 {
     ds_rc rc = a->local ? clear_path(a, err) : DS_OK;
     int on = 1, e = 0;
-    mode_t old;
 
     *fd = -1;
     if (rc != DS_OK)
@@ -132,10 +137,10 @@ ds_rc ds_addr_listen(ds_addr *a, int *fd, ds_err *err)
     if (*fd < 0)
         return ds_fail(err, DS_E_IO, "%s: %s", a->text, strerror(errno));
     setsockopt(*fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-    old = umask(0177);
-    if (bind(*fd, (struct sockaddr *)&a->sa, a->n) != 0 || listen(*fd, BACKLOG) != 0)
+    if (a->local && fchmod(*fd, 0600) != 0) /* its file gets this mode; a umask would be that of all threads */
         e = errno;
-    umask(old);
+    else if (bind(*fd, (struct sockaddr *)&a->sa, a->n) != 0 || listen(*fd, BACKLOG) != 0)
+        e = errno;
     if (!e && !a->local && getsockname(*fd, (struct sockaddr *)&a->sa, &a->n) == 0) {
         uint16_t port = a->sa.ss_family == AF_INET ? ((struct sockaddr_in *)&a->sa)->sin_port : ((struct sockaddr_in6 *)&a->sa)->sin6_port;
         char *colon = strrchr(a->text, ':');

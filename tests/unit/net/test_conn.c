@@ -5,6 +5,7 @@
 #include <poll.h>
 #include <pthread.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "net/addr.h"
@@ -280,7 +281,8 @@ static void addresses(void **state)
     };
     char path[] = "/tmp/ds_addr_XXXXXX", text[64];
     ds_addr a, again;
-    int fd, other, peer;
+    int fd, other, peer, waiting[200], n_waiting = 0;
+    struct stat st;
     ds_err err;
 
     (void)state;
@@ -302,7 +304,16 @@ static void addresses(void **state)
     snprintf(text, sizeof text, "unix:%s/s", path);
     assert_ok(ds_addr_parse(&a, text, &err));
     assert_ok(ds_addr_listen(&a, &fd, &err));
+    assert_int_equal(stat(text + 5, &st), 0);
+    assert_int_equal(st.st_mode & 07777, 0600);
     assert_int_equal(ds_addr_listen(&a, &other, &err), DS_E_AGAIN);
+    while (n_waiting < 200 && ds_addr_connect(&a, 1000, &waiting[n_waiting], &err) == DS_OK)
+        n_waiting++;
+    assert_true(n_waiting < 200); /* it has no time: that is another process all the same */
+    assert_int_equal(ds_addr_listen(&a, &other, &err), DS_E_AGAIN);
+    assert_int_equal(stat(text + 5, &st), 0);
+    while (n_waiting)
+        close(waiting[--n_waiting]);
     close(fd); /* its file stays, as after kill -9 */
     assert_ok(ds_addr_listen(&a, &fd, &err));
     close(fd);
