@@ -29,6 +29,7 @@ MAY_SEE = {
     "reply": {"base", "schema", "recipe"},
     "image": {"base", "format", "recipe"},
     "net": {"base"},
+    "yaml": {"base"},
     "engine": {"base", "format", "kern", "model", "kv", "parallel", "policy"},
     "kvstore": {"base", "kv", "net"},
     "kvlink": {"base", "kv", "engine"},

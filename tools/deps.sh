@@ -11,7 +11,7 @@ set -eu
 
 packages="
 build-essential git meson ninja-build pkg-config curl openssl
-libcmocka-dev libssl-dev libpcre2-dev libutf8proc-dev libcurl4-openssl-dev libsqlite3-dev libmicrohttpd-dev
+libcmocka-dev libssl-dev libpcre2-dev libutf8proc-dev libcurl4-openssl-dev libsqlite3-dev libyaml-dev libmicrohttpd-dev
 libisal-dev liburing-dev libedit-dev
 libjpeg62-turbo-dev libpng-dev libwebp-dev libgif-dev
 python3 python3-pytest python3-numpy python3-venv python3-setuptools python3-wheel

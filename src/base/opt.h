@@ -72,6 +72,9 @@ typedef struct {
  * DS_E_NOMEM; then *out is empty. */
 ds_rc ds_opt_config(const ds_opt_cmd *cmd, void *scratch, const char *text, size_t n, const char *label, ds_opt_words *out, ds_err *err);
 void ds_opt_words_free(ds_opt_words *w);
+/* One setting, checked alone, as the word that says the same on a command line; free() it. DS_E_ARG, DS_E_FORMAT,
+ * DS_E_NOMEM; then *word is NULL. */
+ds_rc ds_opt_setting(const ds_opt_cmd *cmd, const char *name, const char *value, char **word, ds_err *err);
 /* All options as they are in `src`, in the form that ds_opt_config reads; what has no value is a comment. */
 void ds_opt_dump(const ds_opt_cmd *cmd, const void *src, FILE *f);
 

@@ -32,27 +32,12 @@ static const ds_opt *find(const ds_opt_cmd *cmd, const char *name, size_t n)
     return NULL;
 }
 
-/* One line -> the word that says the same on a command line; *word is NULL for an empty one. */
-static ds_rc line_word(const ds_opt_cmd *cmd, const char *line, size_t n, char **word, ds_err *err)
+/* Name and value -> the word that says the same on a command line. */
+static ds_rc make_word(const ds_opt_cmd *cmd, const char *name, size_t name_n, const char *value, size_t value_n, char **word, ds_err *err)
 {
-    const char *name = line, *value, *equals;
-    const ds_opt *o;
-    size_t name_n, value_n;
+    const ds_opt *o = find(cmd, name, name_n);
     char q[112];
 
-    *word = NULL;
-    if (memchr(line, '\0', n))
-        return ds_fail(err, DS_E_FORMAT, "a NUL byte");
-    n = trim(&name, n);
-    if (n == 0 || *name == '#')
-        return DS_OK;
-    equals = memchr(name, '=', n);
-    if (!equals)
-        return ds_fail(err, DS_E_FORMAT, "'%s': expected name = value", ds_quote(q, sizeof q, name, n < 40 ? n : 40));
-    value = equals + 1;
-    value_n = trim(&value, n - (size_t)(value - name));
-    name_n = trim(&name, (size_t)(equals - name));
-    o = find(cmd, name, name_n);
     if (o && o->type == DS_OPT_FLAG) {
         bool on = value_n == 4 && memcmp(value, "true", 4) == 0;
         if (!on && !(value_n == 5 && memcmp(value, "false", 5) == 0))
@@ -71,42 +56,105 @@ static ds_rc line_word(const ds_opt_cmd *cmd, const char *line, size_t n, char *
     return *word ? DS_OK : ds_fail(err, DS_E_NOMEM, "out of memory");
 }
 
+/* *word is NULL for an empty line. */
+static ds_rc line_word(const ds_opt_cmd *cmd, const char *line, size_t n, char **word, ds_err *err)
+{
+    const char *name = line, *value, *equals;
+    size_t name_n, value_n;
+    char q[112];
+
+    *word = NULL;
+    if (memchr(line, '\0', n))
+        return ds_fail(err, DS_E_FORMAT, "a NUL byte");
+    n = trim(&name, n);
+    if (n == 0 || *name == '#')
+        return DS_OK;
+    equals = memchr(name, '=', n);
+    if (!equals)
+        return ds_fail(err, DS_E_FORMAT, "'%s': expected name = value", ds_quote(q, sizeof q, name, n < 40 ? n : 40));
+    value = equals + 1;
+    value_n = trim(&value, n - (size_t)(value - name));
+    name_n = trim(&name, (size_t)(equals - name));
+    return make_word(cmd, name, name_n, value, value_n, word, err);
+}
+
+/* The same command with nothing required. */
+static ds_opt_cmd relax(const ds_opt_cmd *cmd, ds_opt relaxed[DS_OPT_MAX + 1])
+{
+    ds_opt_cmd lax = *cmd;
+    size_t n = 0;
+
+    do {
+        relaxed[n] = cmd->opts[n];
+        relaxed[n].required = false;
+    } while (cmd->opts[n++].name);
+    lax.opts = relaxed;
+    return lax;
+}
+
+/* A word alone, so that what is wrong with it is said of its place. */
+static ds_rc check_word(const ds_opt_cmd *lax, void *scratch, char *word, ds_err *err)
+{
+    char *argv[2] = { "", word };
+    const char *pos;
+    size_t n_pos;
+    bool help;
+    ds_rc rc = ds_opt_parse(lax, scratch, 2, argv, &pos, 0, &n_pos, NULL, &help, err);
+
+    return rc == DS_OK && help ? ds_fail(err, DS_E_FORMAT, "help is no setting") : rc;
+}
+
+ds_rc ds_opt_setting(const ds_opt_cmd *cmd, const char *name, const char *value, char **word, ds_err *err)
+{
+    ds_opt relaxed[DS_OPT_MAX + 1];
+    ds_opt_cmd lax = relax(cmd, relaxed);
+    size_t bytes = 0;
+    void *scratch;
+    ds_rc rc;
+
+    *word = NULL;
+    for (const ds_opt *o = cmd->opts; o->name; o++)
+        bytes = o->offset + sizeof(ds_opt_list) > bytes ? o->offset + sizeof(ds_opt_list) : bytes;
+    scratch = calloc(1, bytes);
+    if (!scratch)
+        return ds_fail(err, DS_E_NOMEM, "out of memory");
+    rc = make_word(cmd, name, strlen(name), value, strlen(value), word, err);
+    if (rc == DS_OK)
+        rc = check_word(&lax, scratch, *word, err);
+    free(scratch);
+    if (rc != DS_OK) {
+        free(*word);
+        *word = NULL;
+    }
+    return rc;
+}
+
 ds_rc ds_opt_config(const ds_opt_cmd *cmd, void *scratch, const char *text, size_t n, const char *label, ds_opt_words *out, ds_err *err)
 {
     ds_opt relaxed[DS_OPT_MAX + 1];
-    ds_opt_cmd lax = *cmd;
-    size_t n_opts = 0, line_no = 0;
+    ds_opt_cmd lax = relax(cmd, relaxed);
+    size_t line_no = 0;
     ds_rc rc = DS_OK;
 
     *out = (ds_opt_words){ 0 };
-    do {
-        relaxed[n_opts] = cmd->opts[n_opts];
-        relaxed[n_opts].required = false;
-    } while (cmd->opts[n_opts++].name);
-    lax.opts = relaxed;
     out->v = calloc(MAX_LINES, sizeof *out->v);
     if (!out->v)
         return ds_fail(err, DS_E_NOMEM, "%s: out of memory", label);
     for (const char *p = text, *end = text + n; rc == DS_OK && p < end; p++) {
-        const char *stop = memchr(p, '\n', (size_t)(end - p)), *pos;
-        char *argv[2] = { "", NULL };
-        size_t n_pos;
-        bool help;
+        const char *stop = memchr(p, '\n', (size_t)(end - p));
+        char *word;
 
         stop = stop ? stop : end;
         line_no++;
-        rc = line_word(cmd, p, (size_t)(stop - p), &argv[1], err);
-        if (rc == DS_OK && argv[1]) {
-            /* alone first, so that what is wrong with it is said of this line */
-            rc = ds_opt_parse(&lax, scratch, 2, argv, &pos, 0, &n_pos, NULL, &help, err);
-            if (rc == DS_OK && help)
-                rc = ds_fail(err, DS_E_FORMAT, "help is no setting");
+        rc = line_word(cmd, p, (size_t)(stop - p), &word, err);
+        if (rc == DS_OK && word) {
+            rc = check_word(&lax, scratch, word, err);
             if (rc == DS_OK && out->n == MAX_LINES)
                 rc = ds_fail(err, DS_E_FORMAT, "more than %d settings", MAX_LINES);
             if (rc == DS_OK)
-                out->v[out->n++] = argv[1];
+                out->v[out->n++] = word;
             else
-                free(argv[1]);
+                free(word);
         }
         p = stop;
     }

@@ -41,6 +41,10 @@ ds_cmd_fn ds_cmd_entry;
 ds_cmd_fn ds_cmd_serve;
 ds_cmd_fn ds_cmd_synth;
 ds_cmd_fn ds_cmd_tokenize;
+ds_cmd_fn ds_cmd_up;
+
+/* Tables of the commands that `up` runs. */
+extern const ds_opt_cmd ds_cli_kvd, ds_cli_engine, ds_cli_entry;
 
 /* Parses; on --help or wrong use prints and returns the exit status to leave with, else -1. No positional words are
  * allowed. A table with DS_CLI_OPT_CONFIG takes options from a file too, and prints those in effect. */

@@ -34,7 +34,7 @@ static const ds_opt table[] = {
 };
 /* clang-format on */
 
-static const ds_opt_cmd command = {
+const ds_opt_cmd ds_cli_engine = {
     .command = "deepserve engine",
     .summary =
         "Computes answers for the entries that connect (deepserve entry), until SIGTERM, which lets running requests end; a second one "
@@ -87,7 +87,7 @@ int ds_cmd_engine(int argc, char **argv)
     ds_log log;
     char cache[4096], line[DS_ADDR_TEXT + 16];
     ds_err err = { 0 };
-    int status = ds_cli_parse(&command, &o, argc, argv, NULL);
+    int status = ds_cli_parse(&ds_cli_engine, &o, argc, argv, NULL);
     ds_rc rc;
 
     if (status != -1)

@@ -74,7 +74,7 @@ static const ds_opt table[] = {
     { 0 },
 };
 
-static const ds_opt_cmd command = {
+const ds_opt_cmd ds_cli_kvd = {
     .command = "deepserve kvd",
     .summary =
         "Keeps blocks of cached KV on local directories or in a pool of Ceph, for all engines of this machine and over their restarts.\n"
@@ -184,7 +184,7 @@ int ds_cmd_kvd(int argc, char **argv)
     ds_kvstore *store;
     char path[108];
     ds_err err = { 0 };
-    int done = ds_cli_parse(&command, &o, argc, argv, NULL);
+    int done = ds_cli_parse(&ds_cli_kvd, &o, argc, argv, NULL);
     ds_rc rc;
 
     if (done >= 0)

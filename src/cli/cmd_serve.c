@@ -100,7 +100,7 @@ static const ds_opt_cmd command = {
     .opts = table,
 };
 
-static const ds_opt_cmd entry_command = {
+const ds_opt_cmd ds_cli_entry = {
     .command = "deepserve entry",
     .summary =
         "Serves the same as `deepserve serve`, with engines that are other processes: of the model only config.json and tokenizer.json "
@@ -357,7 +357,7 @@ static int serve(int argc, char **argv, const ds_opt_cmd *cmd, const char *name)
     }
     s.image_token = recipe.image_token;
     status = check_values(&o, name);
-    if (status == -1 && cmd == &entry_command && !o.engines_at.n)
+    if (status == -1 && cmd == &ds_cli_entry && !o.engines_at.n)
         status = ds_cli_wrong(name, "--engine: at least one is needed");
     if (status == -1 && cmd == &command)
         status = ds_cli_service_check(&o.m, name);
@@ -432,5 +432,5 @@ int ds_cmd_serve(int argc, char **argv)
 
 int ds_cmd_entry(int argc, char **argv)
 {
-    return serve(argc, argv, &entry_command, "entry");
+    return serve(argc, argv, &ds_cli_entry, "entry");
 }

@@ -22,5 +22,6 @@ const ds_cmd ds_commands[] = {
     { "keys", ds_cmd_keys, "API keys for serve" },
     { "synth", ds_cmd_synth, "a random checkpoint from a config and a seed" },
     { "tokenize", ds_cmd_tokenize, "text to token ids and back" },
+    { "up", ds_cmd_up, "a whole cluster on this machine, from one file" },
     { NULL, NULL, NULL },
 };
