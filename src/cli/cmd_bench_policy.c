@@ -116,6 +116,7 @@ static uint32_t prefill(bench *b, uint64_t k)
     b->ns[k] = ds_now_ns() - start;
     if (at != DS_NONE) {
         b->prefill[at].left_us -= (int64_t)us;
+        b->prefill[at].taken_us += us;
         b->ahead[at] += us;
     }
     if (k % (10ull * b->n) == 0)

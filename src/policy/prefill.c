@@ -2,11 +2,9 @@
 
 #include <assert.h>
 #include <math.h>
+#include <string.h>
 
 #include "base/none.h"
-
-/* What the worst tier has to gain before an engine moves to it. */
-static const double gain = 0.9;
 
 uint32_t ds_prefill_tier(uint64_t context_tokens)
 {
@@ -60,12 +58,15 @@ static uint32_t distance(uint8_t tiers, uint32_t tier)
     return DS_PREFILL_TIERS;
 }
 
-/* Of the time left for each rank. */
-static bool more_left(const ds_prefill_group *a, const ds_prefill_group *b)
+/* a is to take work rather than b: it has more time left for each rank, or as much and has taken less so far. */
+static bool rather(const ds_prefill_group *a, const ds_prefill_group *b)
 {
     double la = (double)a->left_us / a->ranks, lb = (double)b->left_us / b->ranks;
+    double ta = (double)a->taken_us / a->ranks, tb = (double)b->taken_us / b->ranks;
 
-    return la > lb || (la == lb && a->id < b->id);
+    if (la != lb)
+        return la > lb;
+    return ta < tb || (ta == tb && a->id < b->id);
 }
 
 ds_prefill_place ds_prefill_choose(const ds_prefill_group *groups, uint32_t n, uint32_t tier, uint8_t waiting)
@@ -75,7 +76,7 @@ ds_prefill_place ds_prefill_choose(const ds_prefill_group *groups, uint32_t n, u
     assert(tier < DS_PREFILL_TIERS);
     for (uint32_t i = 0; i < n; i++)
         if (groups[i].ready && groups[i].tiers >> tier & 1 && groups[i].left_us > 0 &&
-            (best == DS_NONE || more_left(&groups[i], &groups[best])))
+            (best == DS_NONE || rather(&groups[i], &groups[best])))
             best = i;
     if (best != DS_NONE)
         return (ds_prefill_place){ best, least_loaded(&groups[best]) };
@@ -83,7 +84,7 @@ ds_prefill_place ds_prefill_choose(const ds_prefill_group *groups, uint32_t n, u
         uint32_t d = distance(groups[i].tiers, tier);
         if (!groups[i].ready || d > nearest || (d > 0 && groups[i].tiers & waiting) || !idle(&groups[i]))
             continue;
-        if (d < nearest || more_left(&groups[i], &groups[best])) {
+        if (d < nearest || rather(&groups[i], &groups[best])) {
             best = i;
             nearest = d;
         }
@@ -91,52 +92,130 @@ ds_prefill_place ds_prefill_choose(const ds_prefill_group *groups, uint32_t n, u
     return (ds_prefill_place){ best, 0 };
 }
 
-/* ---- dealing ---- */
+/* ---- dealing ----
+ *
+ * Engines stand in a row, those for the shortest prompts first. Tier t has the engines from edge[t] to edge[t + 1],
+ * both with it: the engine at an edge serves the tiers on both sides of it. So neighbours share what is less than an
+ * engine, and a tier without work costs the others none. */
 
-enum { UNDEALT = DS_PREFILL_TIERS, LISTS };
+enum {
+    SPANS = 10,                                           /* of neighbouring tiers, lo <= hi, in this order */
+    ALL = 3,                                              /* the span of all tiers: also of engines that were not dealt */
+    UNDEALT = SPANS,                                      /* what is no span */
+    LISTS,                                                /* of engines, by the tiers that they have */
+    STEP = DS_PREFILL_MOVES / (DS_PREFILL_TIERS - 1) - 1, /* what an edge moves in a round; it touches one engine more */
+};
 
-static uint32_t list_of(const ds_prefill_engine *e)
+static const struct {
+    uint8_t lo, hi;
+} span[SPANS] = { { 0, 0 }, { 0, 1 }, { 0, 2 }, { 0, 3 }, { 1, 1 }, { 1, 2 }, { 1, 3 }, { 2, 2 }, { 2, 3 }, { 3, 3 } };
+
+/* What neighbouring tiers may have of work for each engine that serves one of them, over what all have together. */
+static const double most_uneven = 10.0 / 9.0;
+
+typedef struct {
+    uint32_t edge[DS_PREFILL_TIERS + 1]; /* rising; 0 first, n - 1 last */
+} layout;
+
+static uint8_t tiers_of(uint32_t list)
 {
+    return list == UNDEALT ? DS_PREFILL_ALL : (uint8_t)((2u << span[list].hi) - (1u << span[list].lo));
+}
+
+static uint32_t list_of(uint8_t tiers)
+{
+    uint32_t list = 0;
+
+    while (list < UNDEALT && tiers != tiers_of(list))
+        list++;
+    return list;
+}
+
+static uint32_t span_of(uint32_t lo, uint32_t hi)
+{
+    static const uint32_t first[DS_PREFILL_TIERS] = { 0, 4, 7, 9 };
+
+    return first[lo] + hi - lo;
+}
+
+/* How many engines have each span in a layout of n. */
+static void count(const layout *l, uint32_t n, uint32_t want[LISTS])
+{
+    memset(want, 0, LISTS * sizeof *want);
+    want[span_of(0, 0)] = l->edge[1];
+    want[span_of(3, 3)] = n - 1 - l->edge[3];
+    for (uint32_t t = 1; t < DS_PREFILL_TIERS - 1; t++)
+        want[span_of(t, t)] = l->edge[t + 1] > l->edge[t] ? l->edge[t + 1] - l->edge[t] - 1 : 0;
+    for (uint32_t lo = 0, hi; lo < DS_PREFILL_TIERS - 1; lo = hi) {
+        for (hi = lo + 1; hi < DS_PREFILL_TIERS - 1 && l->edge[hi + 1] == l->edge[lo + 1];)
+            hi++;
+        want[span_of(lo, hi)]++;
+    }
+}
+
+/* As it is: who isn't dealt stands at the end of the row. */
+static layout layout_now(const uint32_t have[LISTS], uint32_t n)
+{
+    layout l = { { 0 } };
+
+    for (uint32_t t = 1; t < DS_PREFILL_TIERS; t++) {
+        for (uint32_t s = 0; s < SPANS; s++)
+            l.edge[t] += span[s].hi < t ? have[s] : 0;
+        l.edge[t] = l.edge[t] < n ? l.edge[t] : n - 1;
+    }
+    l.edge[DS_PREFILL_TIERS] = n - 1;
+    return l;
+}
+
+/* shares[t]: the engines that the work of tier t is worth. */
+static layout layout_fit(const double shares[DS_PREFILL_TIERS], uint32_t n)
+{
+    layout l = { { 0 } };
+    double sum = 0.0;
+
+    for (uint32_t t = 1; t < DS_PREFILL_TIERS; t++) {
+        sum += shares[t - 1];
+        l.edge[t] = sum < n ? (uint32_t)sum : n - 1;
+    }
+    l.edge[DS_PREFILL_TIERS] = n - 1;
+    return l;
+}
+
+static bool even(const double shares[DS_PREFILL_TIERS], const uint32_t have[LISTS])
+{
+    for (uint32_t range = 0; range < SPANS; range++) {
+        uint32_t engines = have[UNDEALT];
+        double work = 0.0;
+        for (uint32_t s = 0; s < SPANS; s++)
+            engines += span[s].lo <= span[range].hi && span[s].hi >= span[range].lo ? have[s] : 0;
+        for (uint32_t t = span[range].lo; t <= span[range].hi; t++)
+            work += shares[t];
+        if (engines == 0 || work > most_uneven * engines)
+            return false;
+    }
+    return true;
+}
+
+/* How many engines each list is to have. */
+static void plan(const uint32_t have[LISTS], uint32_t n, const uint64_t demand_us[DS_PREFILL_TIERS], uint32_t want[LISTS])
+{
+    double all = 0.0, shares[DS_PREFILL_TIERS];
+    layout now = layout_now(have, n), fit;
+    uint32_t fresh = have[ALL] + have[UNDEALT];
+
     for (uint32_t t = 0; t < DS_PREFILL_TIERS; t++)
-        if (e->tiers == 1 << t)
-            return t;
-    return UNDEALT;
-}
-
-/* The tier with most work for each engine; one that has none comes first. */
-static uint32_t worst_off(const uint64_t demand[DS_PREFILL_TIERS], const uint32_t have[LISTS])
-{
-    uint32_t w = 0;
-
-    for (uint32_t t = 0; t < DS_PREFILL_TIERS; t++) {
-        if (have[t] == 0)
-            return t;
-        if ((double)demand[t] * have[w] > (double)demand[w] * have[t])
-            w = t;
+        all += (double)demand_us[t];
+    for (uint32_t t = 0; t < DS_PREFILL_TIERS; t++)
+        shares[t] = all > 0.0 ? (double)demand_us[t] / all * n : (double)n / DS_PREFILL_TIERS;
+    count(&now, n, want);
+    if (memcmp(want, have, LISTS * sizeof *want) == 0 && (all <= 0.0 || even(shares, have)))
+        return;
+    fit = layout_fit(shares, n);
+    for (uint32_t t = 1; t < DS_PREFILL_TIERS; t++) {
+        uint32_t least = now.edge[t] > STEP ? now.edge[t] - STEP : 0, most = now.edge[t] + fresh + STEP;
+        fit.edge[t] = fit.edge[t] < least ? least : fit.edge[t] > most ? most : fit.edge[t];
     }
-    return w;
-}
-
-/* Who gives an engine to `to`: the undealt ones, else the tier that is best off without it. LISTS: nobody can. */
-static uint32_t giver(const uint64_t demand[DS_PREFILL_TIERS], const uint32_t have[LISTS], const uint32_t can[LISTS], uint32_t to)
-{
-    uint32_t from = LISTS;
-    double least = 0.0;
-
-    if (can[UNDEALT] > 0)
-        return UNDEALT;
-    for (uint32_t t = 0; t < DS_PREFILL_TIERS; t++) {
-        if (t == to || have[t] < 2 || can[t] == 0)
-            continue;
-        double after = (double)demand[t] / (have[t] - 1);
-        if (from == LISTS || after < least) {
-            from = t;
-            least = after;
-        }
-    }
-    if (from == LISTS || have[to] == 0)
-        return from;
-    return least < gain * (double)demand[to] / have[to] ? from : LISTS;
+    count(&fit, n, want);
 }
 
 static bool before(const ds_prefill_engine *a, const ds_prefill_engine *b)
@@ -147,11 +226,11 @@ static bool before(const ds_prefill_engine *a, const ds_prefill_engine *b)
 void ds_prefill_deal(const ds_prefill_engine *engines, uint32_t n, const uint64_t demand_us[DS_PREFILL_TIERS], uint8_t *tiers)
 {
     uint32_t rows[LISTS][DS_PREFILL_MOVES]; /* of each list the ones with the least ahead, in order */
-    uint32_t can[LISTS] = { 0 }, have[LISTS] = { 0 }, given[LISTS] = { 0 };
+    uint32_t can[LISTS] = { 0 }, have[LISTS] = { 0 }, given[LISTS] = { 0 }, want[LISTS], from = 0;
 
     for (uint32_t i = 0; i < n; i++) {
-        uint32_t list = list_of(&engines[i]), *row = rows[list], at;
-        tiers[i] = n < DS_PREFILL_TIERS || list == UNDEALT ? DS_PREFILL_ALL : engines[i].tiers;
+        uint32_t list = list_of(engines[i].tiers), *row = rows[list], at;
+        tiers[i] = tiers_of(list);
         have[list]++;
         if (can[list] == DS_PREFILL_MOVES && !before(&engines[i], &engines[row[DS_PREFILL_MOVES - 1]]))
             continue;
@@ -160,15 +239,21 @@ void ds_prefill_deal(const ds_prefill_engine *engines, uint32_t n, const uint64_
             row[at] = row[at - 1];
         row[at] = i;
     }
-    for (uint32_t move = 0; move < DS_PREFILL_MOVES && n >= DS_PREFILL_TIERS; move++) {
-        uint32_t to = worst_off(demand_us, have), from = giver(demand_us, have, can, to);
-        if (from == LISTS)
-            return;
-        tiers[rows[from][given[from]++]] = (uint8_t)(1 << to);
-        can[from]--;
-        have[from]--;
-        have[to]++;
-    }
+    if (n == 0)
+        return;
+    plan(have, n, demand_us, want);
+    /* Edges first: with them every tier has an engine, however few may move. */
+    for (uint32_t pass = 0; pass < 2; pass++)
+        for (uint32_t to = 0; to < SPANS; to++)
+            while ((span[to].lo < span[to].hi) == (pass == 0) && have[to] < want[to]) {
+                while (from < LISTS && (have[from] <= want[from] || given[from] == can[from]))
+                    from++;
+                if (from == LISTS)
+                    return;
+                tiers[rows[from][given[from]++]] = tiers_of(to);
+                have[from]--;
+                have[to]++;
+            }
 }
 
 uint32_t ds_prefill_budget_us(const uint32_t *rank_budget_us, uint32_t ranks)

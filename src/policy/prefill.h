@@ -1,17 +1,21 @@
 /* Which engine computes a prompt.
  *
  * Prompts are of four tiers by their whole context, so that short ones don't stand behind long ones. Engines are dealt
- * to tiers by the work that came in the last round; a tier has as much of a round's time as its engines have. Work is
- * what the fitted cost predicts for the tokens that are not in the cache: any engine can hit any prefix in the store,
- * so that where a prefix was computed is of no importance.
+ * to tiers by the work that came in the last round; a tier has as much of a round's time as its engines have. What is
+ * less than an engine neighbouring tiers share: an engine may serve several tiers, and a tier without work keeps none
+ * for itself. Work is what the fitted cost predicts for the tokens that are not in the cache: any engine can hit any
+ * prefix in the store, so that where a prefix was computed is of no importance.
  *
  * An engine is a group of ranks. Each round a group gets the time of one round for each rank, and a prompt takes what
  * it will cost; a prompt that costs more than is left is a debt of the rounds to come. Prompts go to the group with
  * most left, in it to the rank with the least ahead, and stand there in order of arrival. Time that wasn't used isn't
- * saved up.
+ * saved up, but of groups with as much left the one that took the least so far is next: while there is little to do
+ * most groups have all of their time left.
  *
- *   round      ds_prefill_refill for each group, ds_prefill_deal for the tiers
- *   prompt     ds_prefill_tier, ds_prefill_work_us, ds_prefill_choose; left_us of the group falls by the work
+ *   round      ds_prefill_refill for each group, ds_prefill_deal for the tiers; a second or less: in long rounds few
+ *              groups differ in what is left
+ *   prompt     ds_prefill_tier, ds_prefill_work_us, ds_prefill_choose; left_us of the group falls by the work, and
+ *              taken_us rises by it
  *   no group   the prompt waits, first come first served in its tier, and is asked for again when a round begins or a
  *              group falls idle
  *
@@ -43,6 +47,7 @@ typedef struct {
     uint32_t ranks;          /* > 0 */
     const uint64_t *rank_us; /* predicted work ahead of each */
     int64_t left_us;         /* of the round */
+    uint64_t taken_us;       /* predicted work that it took so far, of all rounds */
 } ds_prefill_group;
 
 typedef struct {
@@ -66,14 +71,14 @@ static inline int64_t ds_prefill_refill(int64_t left_us, uint32_t ranks, uint64_
 
 typedef struct {
     uint64_t id;      /* differs between rows */
-    uint8_t tiers;    /* as in ds_prefill_group; one bit, or it was not dealt yet */
+    uint8_t tiers;    /* as in ds_prefill_group; 0 or all: it was not dealt yet */
     uint64_t live_us; /* work ahead: who has little moves first */
 } ds_prefill_engine;
 
-/* Deals the engines to tiers by the work that came in the last round: tiers[i] for each row. Every tier has an engine;
- * with fewer engines than tiers each computes all, and so does one that was not dealt yet. A dealt engine moves only if
- * its old tier, without it, has at least a tenth less work for each engine than the one that is worst off has now:
- * equal rounds end all moving. O(n). */
+/* Deals the engines to tiers by the work that came in the last round: tiers[i] for each row. An engine serves one tier
+ * or neighbouring ones, and every tier has one. Dealt engines stay as they are while no tier, and no neighbouring ones
+ * together, have a ninth more work for each engine that serves them than all have: equal rounds end all moving.
+ * O(n). */
 void ds_prefill_deal(const ds_prefill_engine *engines, uint32_t n, const uint64_t demand_us[DS_PREFILL_TIERS], uint8_t *tiers);
 
 /* The budget of a step that a group's ranks take together: the least of the ranks' own; 0: none has one. */
