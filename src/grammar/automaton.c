@@ -22,23 +22,23 @@ static bool spend(ds_grammar *g, uint32_t n)
     return false;
 }
 
-bool ds_grammar_room(ds_grammar *g, void **p, uint32_t n, uint32_t *cap, size_t size)
+bool ds_grammar_grow(ds_grammar *g, void **p, uint32_t n, uint32_t more, uint32_t *cap, size_t size)
 {
-    uint32_t more = *cap ? *cap + *cap / 2 : 64;
+    uint64_t to = *cap ? *cap + *cap / 2 : 64;
     void *q;
 
-    if (n < *cap)
-        return true;
-    if (more <= *cap || g->bytes + (size_t)(more - *cap) * size > g->opts.max_bytes) {
+    if (to < (uint64_t)n + more)
+        to = (uint64_t)n + more;
+    if (to > UINT32_MAX || g->bytes + (to - *cap) * size > g->opts.max_bytes) {
         g->full = "bytes";
         return false;
     }
-    q = realloc(*p, (size_t)more * size);
+    q = realloc(*p, to * size);
     if (!q)
         return false;
-    g->bytes += (size_t)(more - *cap) * size;
+    g->bytes += (to - *cap) * size;
     *p = q;
-    *cap = more;
+    *cap = (uint32_t)to;
     return true;
 }
 
@@ -56,15 +56,13 @@ ds_rc ds_grammar_failed(const ds_grammar *g, ds_err *err)
 
 /* ---- numbers by content ---- */
 
-static uint64_t hash_words(const uint32_t *p, uint32_t n)
+ds_slot *ds_automaton_find(ds_grammar *g, ds_table *t, const uint32_t *p, uint32_t n, ds_same_fn *same)
 {
-    return ds_hash64(p, (size_t)n * sizeof *p, n);
-}
+    uint32_t h = (uint32_t)ds_hash64(p, (size_t)n * sizeof *p, n);
 
-uint32_t *ds_automaton_find(ds_grammar *g, ds_table *t, uint64_t h, const uint32_t *p, uint32_t n, ds_same_fn *same, ds_hash_fn *hash)
-{
     if (2 * (t->n + 1) > t->cap) {
-        uint32_t cap = t->cap ? 2 * t->cap : 64, *slot;
+        uint32_t cap = t->cap ? 2 * t->cap : 64;
+        ds_slot *slot;
         if (g->bytes + (size_t)(cap - t->cap) * sizeof *slot > g->opts.max_bytes) {
             g->full = "bytes";
             return NULL;
@@ -73,9 +71,9 @@ uint32_t *ds_automaton_find(ds_grammar *g, ds_table *t, uint64_t h, const uint32
         if (!slot)
             return NULL;
         for (uint32_t i = 0; i < t->cap; i++)
-            if (t->slot[i]) {
-                uint32_t at = (uint32_t)hash(g, t->slot[i] - 1) & (cap - 1);
-                while (slot[at])
+            if (t->slot[i].number) {
+                uint32_t at = t->slot[i].hash & (cap - 1);
+                while (slot[at].number)
                     at = (at + 1) & (cap - 1);
                 slot[at] = t->slot[i];
             }
@@ -84,18 +82,25 @@ uint32_t *ds_automaton_find(ds_grammar *g, ds_table *t, uint64_t h, const uint32
         t->slot = slot;
         t->cap = cap;
     }
-    for (uint32_t at = (uint32_t)h & (t->cap - 1);; at = (at + 1) & (t->cap - 1))
-        if (!t->slot[at] || same(g, t->slot[at] - 1, p, n))
-            return t->slot + at;
+    for (uint32_t at = h & (t->cap - 1);; at = (at + 1) & (t->cap - 1)) {
+        ds_slot *slot = t->slot + at;
+        if (!slot->number)
+            slot->hash = h;
+        if (!slot->number || (slot->hash == h && same(g, slot->number - 1, p, n)))
+            return slot;
+    }
 }
 
+/* Room in words, filled from p or (NULL) with `fill`; FAILED. */
 static uint32_t words_new(ds_grammar *g, const uint32_t *p, uint32_t n, uint32_t fill)
 {
     uint32_t at = g->words.n;
 
+    if (!ROOM(g, g->words, n))
+        return FAILED;
     for (uint32_t i = 0; i < n; i++)
-        if (!PUSH(g, g->words, p ? p[i] : fill))
-            return FAILED;
+        g->words.p[at + i] = p ? p[i] : fill;
+    g->words.n += n;
     return at;
 }
 
@@ -104,11 +109,6 @@ static uint32_t words_new(ds_grammar *g, const uint32_t *p, uint32_t n, uint32_t
 static bool frame_same(const ds_grammar *g, uint32_t f, const uint32_t *p, uint32_t n)
 {
     return g->frames.p[f].n_nodes == n && memcmp(g->words.p + g->frames.p[f].nodes, p, n * sizeof *p) == 0;
-}
-
-static uint64_t frame_hash(const ds_grammar *g, uint32_t f)
-{
-    return hash_words(g->words.p + g->frames.p[f].nodes, g->frames.p[f].n_nodes);
 }
 
 static void sort(uint32_t *p, uint32_t n)
@@ -157,15 +157,16 @@ static bool set_add(ds_grammar *g, uint32_t from)
 /* The frame of the set. */
 static uint32_t set_end(ds_grammar *g)
 {
-    uint32_t *slot, at, next;
-    ds_frame f = { .n_nodes = g->set.n, .calls = UNKNOWN, .head = UNKNOWN };
+    ds_slot *slot;
+    uint32_t at, next;
+    ds_frame f = { .n_nodes = g->set.n, .calls = UNKNOWN, .open = UNKNOWN, .head = UNKNOWN, .loop = UNKNOWN };
 
     sort(g->set.p, g->set.n);
-    slot = ds_automaton_find(g, &g->frame_table, hash_words(g->set.p, g->set.n), g->set.p, g->set.n, frame_same, frame_hash);
+    slot = ds_automaton_find(g, &g->frame_table, g->set.p, g->set.n, frame_same);
     if (!slot)
         return FAILED;
-    if (*slot)
-        return *slot - 1;
+    if (slot->number)
+        return slot->number - 1;
     if (g->frames.n >= g->opts.max_states) {
         g->full = "states";
         return FAILED;
@@ -184,7 +185,7 @@ static uint32_t set_end(ds_grammar *g)
     if (!PUSH(g, g->frames, f))
         return FAILED;
     g->frame_table.n++;
-    *slot = g->frames.n;
+    slot->number = g->frames.n;
     return g->frames.n - 1;
 }
 
@@ -194,7 +195,7 @@ static uint32_t frame_of(ds_grammar *g, uint32_t node)
     return set_add(g, node) ? set_end(g) : FAILED;
 }
 
-static uint32_t frame_step(ds_grammar *g, uint32_t frame, uint32_t class)
+uint32_t ds_automaton_frame_step(ds_grammar *g, uint32_t frame, uint32_t class)
 {
     uint32_t to = g->words.p[g->frames.p[frame].next + class];
     ds_frame f = g->frames.p[frame];
@@ -211,32 +212,6 @@ static uint32_t frame_step(ds_grammar *g, uint32_t frame, uint32_t class)
     if (to != FAILED)
         g->words.p[f.next + class] = to;
     return to;
-}
-
-uint32_t ds_automaton_nearer(ds_grammar *g, uint32_t frame, uint32_t far)
-{
-    ds_frame f = g->frames.p[frame];
-    uint32_t found = UNKNOWN, nearer = 0;
-
-    for (uint32_t i = 0; i < f.n_nodes && g->countdowns.n; i++) {
-        uint32_t node = g->words.p[f.nodes + i];
-        for (uint32_t k = 0; k < g->countdowns.n && g->nodes.p[node].kind == N_CALL; k++) {
-            ds_countdown c = g->countdowns.p[k];
-            if (node < c.first || (node - c.first) % 2 || (node - c.first) / 2 >= c.n)
-                continue;
-            if (found != UNKNOWN) /* two at once: not that simple */
-                return frame;
-            found = i;
-            nearer = (node - c.first) / 2 > far ? c.first + 2 * far : node;
-        }
-    }
-    if (found == UNKNOWN || nearer == g->words.p[f.nodes + found])
-        return frame;
-    set_begin(g);
-    for (uint32_t i = 0; i < f.n_nodes; i++)
-        if (!set_add(g, i == found ? nearer : g->words.p[f.nodes + i]))
-            return FAILED;
-    return set_end(g);
 }
 
 /* The rules that a frame calls, each with the frame after it: calls of the same rule are one. */
@@ -283,32 +258,124 @@ static bool stack_same(const ds_grammar *g, uint32_t s, const uint32_t *p, uint3
     return n == 2 && g->stacks.p[s].frame == p[0] && g->stacks.p[s].below == p[1];
 }
 
-static uint64_t stack_hash(const ds_grammar *g, uint32_t s)
-{
-    return hash_words((uint32_t[]){ g->stacks.p[s].frame, g->stacks.p[s].below }, 2);
-}
-
 /* UNKNOWN: too deep. A frame at which its rule does nothing but end leaves no trace: lists that call themselves at
  * their end stay flat. */
-static uint32_t stack_push(ds_grammar *g, uint32_t frame, uint32_t below)
+uint32_t ds_automaton_push(ds_grammar *g, uint32_t frame, uint32_t below)
 {
-    uint32_t key[2] = { frame, below }, *slot;
+    uint32_t key[2] = { frame, below };
+    ds_slot *slot;
     const ds_frame *f = g->frames.p + frame;
 
     if (f->ends && f->n_nodes == 1)
         return below;
     if (g->stacks.p[below].depth >= DS_GRAMMAR_DEPTH)
         return UNKNOWN;
-    slot = ds_automaton_find(g, &g->stack_table, hash_words(key, 2), key, 2, stack_same, stack_hash);
+    slot = ds_automaton_find(g, &g->stack_table, key, 2, stack_same);
     if (!slot)
         return FAILED;
-    if (*slot)
-        return *slot - 1;
+    if (slot->number)
+        return slot->number - 1;
     if (!PUSH(g, g->stacks, ((ds_stack){ frame, below, g->stacks.p[below].depth + 1 })))
         return FAILED;
     g->stack_table.n++;
-    *slot = g->stacks.n;
+    slot->number = g->stacks.n;
     return g->stacks.n - 1;
+}
+
+/* Whether two sets are the same but for one node of each. */
+static bool same_but(const ds_grammar *g, uint32_t frame, uint32_t node, uint32_t other, uint32_t its_node)
+{
+    const ds_frame *f = g->frames.p + frame, *o = g->frames.p + other;
+    uint32_t k = 0;
+
+    if (f->n_nodes != o->n_nodes)
+        return false;
+    for (uint32_t i = 0; i < f->n_nodes; i++) {
+        if (g->words.p[f->nodes + i] == node)
+            continue;
+        k += g->words.p[o->nodes + k] == its_node;
+        if (g->words.p[f->nodes + i] != g->words.p[o->nodes + k++])
+            return false;
+    }
+    return true;
+}
+
+/* The countdown that a call is part of, and what it is bound to; NULL: none. */
+static const ds_countdown *countdown_of(const ds_grammar *g, uint32_t node, uint32_t *limit)
+{
+    uint32_t lo = 0, hi = g->countdowns.n;
+
+    while (lo < hi) { /* the last that begins at or before the node */
+        uint32_t mid = (lo + hi) / 2;
+        if (g->countdowns.p[mid].first <= node)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    if (lo > 0) {
+        const ds_countdown *c = g->countdowns.p + lo - 1;
+        uint32_t i = node - c->first;
+        if (i < 2 * c->n && i % 2 == 0) {
+            *limit = ds_limit((uint64_t)i / 2 + 1, 0);
+            return c;
+        }
+        if (i >= 2 * c->n && i - 2 * c->n < c->needed) {
+            i -= 2 * c->n;
+            *limit = ds_limit((uint64_t)c->n + i + 1, i + 1);
+            return c;
+        }
+    }
+    return NULL;
+}
+
+/* Whether the loop of a countdown is nothing but calls of one rule, that reads something and calls no other, and then
+ * what follows them. */
+static bool plain_loop(ds_grammar *g, uint32_t loop, uint32_t rule, bool *yes)
+{
+    uint32_t first = frame_of(g, g->start.p[rule]);
+
+    *yes = false;
+    if (first == FAILED || !frame_calls(g, loop))
+        return false;
+    for (uint32_t k = 0; k < g->frames.p[loop].n_calls; k++)
+        if (g->words.p[g->frames.p[loop].calls + 2 * k] == rule)
+            *yes = g->words.p[g->frames.p[loop].calls + 2 * k + 1] == loop && !g->frames.p[first].ends && !g->frames.p[first].n_calls;
+    return true;
+}
+
+bool ds_automaton_loop(ds_grammar *g, uint32_t frame)
+{
+    ds_frame f = g->frames.p[frame];
+    const ds_countdown *c = NULL;
+    uint32_t call = 0, limit = NO_LIMIT, loop = frame;
+    bool yes = true;
+
+    if (f.loop != UNKNOWN)
+        return true;
+    for (uint32_t i = 0; i < f.n_nodes && yes && g->countdowns.n; i++) {
+        uint32_t node = g->words.p[f.nodes + i];
+        const ds_countdown *one = g->nodes.p[node].kind == N_CALL ? countdown_of(g, node, &limit) : NULL;
+        yes = !one || !c; /* two at once: not that simple */
+        if (one) {
+            c = one;
+            call = node;
+        }
+    }
+    if (c && yes) {
+        uint32_t rule = g->nodes.p[call].b, again = g->nodes.p[c->loop].a;
+        bool needed = call - c->first >= 2 * c->n;
+        loop = frame_of(g, c->loop);
+        if (loop == FAILED || !plain_loop(g, loop, rule, &yes))
+            return false;
+        yes = yes && (needed ? f.n_nodes == 1 : same_but(g, frame, call, loop, again));
+    }
+    if (!c || !yes) {
+        loop = frame;
+        limit = NO_LIMIT;
+    }
+    g->frames.p[frame].loop = loop;
+    g->frames.p[frame].limit = limit;
+    return true;
 }
 
 /* ---- states ---- */
@@ -316,11 +383,6 @@ static uint32_t stack_push(ds_grammar *g, uint32_t frame, uint32_t below)
 static bool state_same(const ds_grammar *g, uint32_t s, const uint32_t *p, uint32_t n)
 {
     return g->states.p[s].n_kernel + 1 == n && memcmp(g->words.p + g->states.p[s].kernel, p, n * sizeof *p) == 0;
-}
-
-static uint64_t state_hash(const ds_grammar *g, uint32_t s)
-{
-    return hash_words(g->words.p + g->states.p[s].kernel, g->states.p[s].n_kernel + 1);
 }
 
 static bool pair_add(ds_grammar *g, void *list, uint32_t frame, uint32_t stack)
@@ -376,7 +438,7 @@ static bool close_places(ds_grammar *g, ds_state *s)
             return false;
         for (uint32_t k = 0; k < g->frames.p[frame].n_calls; k++) {
             uint32_t rule = g->words.p[g->frames.p[frame].calls + 2 * k];
-            uint32_t up = stack_push(g, g->words.p[g->frames.p[frame].calls + 2 * k + 1], stack), first;
+            uint32_t up = ds_automaton_push(g, g->words.p[g->frames.p[frame].calls + 2 * k + 1], stack), first;
             if (up == UNKNOWN)
                 continue;
             if (up == FAILED || (first = frame_of(g, g->start.p[rule])) == FAILED || !pair_add(g, &g->places, first, up))
@@ -395,17 +457,17 @@ static bool close_places(ds_grammar *g, ds_state *s)
 /* The state of g->kernel, which takes `avoid` in. */
 static ds_gstate state_of_kernel(ds_grammar *g, uint32_t avoid)
 {
-    uint32_t *slot;
+    ds_slot *slot;
     ds_state s = { .n_kernel = g->kernel.n, .mask = UNKNOWN, .avoid = avoid };
 
     pairs_sort(g->kernel.p, g->kernel.n);
     if (!PUSH(g, g->kernel, avoid))
         return FAILED;
-    slot = ds_automaton_find(g, &g->state_table, hash_words(g->kernel.p, g->kernel.n), g->kernel.p, g->kernel.n, state_same, state_hash);
+    slot = ds_automaton_find(g, &g->state_table, g->kernel.p, g->kernel.n, state_same);
     if (!slot)
         return FAILED;
-    if (*slot)
-        return *slot - 1;
+    if (slot->number)
+        return slot->number - 1;
     if (g->states.n >= g->opts.max_states) {
         g->full = "states";
         return FAILED;
@@ -419,7 +481,7 @@ static ds_gstate state_of_kernel(ds_grammar *g, uint32_t avoid)
     if (s.kernel == FAILED || s.places == FAILED || s.next == FAILED || !PUSH(g, g->states, s))
         return FAILED;
     g->state_table.n++;
-    *slot = g->states.n;
+    slot->number = g->states.n;
     return g->states.n - 1;
 }
 
@@ -439,11 +501,11 @@ ds_gstate ds_automaton_step(ds_grammar *g, ds_gstate s, uint8_t byte)
         return to;
     g->kernel.n = 0;
     for (uint32_t i = 0; i < from.n_places && avoid != AVOIDED; i += 2) {
-        uint32_t stack = g->words.p[from.places + i + 1], frame = frame_step(g, g->words.p[from.places + i], class);
+        uint32_t stack = g->words.p[from.places + i + 1], frame = ds_automaton_frame_step(g, g->words.p[from.places + i], class);
         if (frame == FAILED || (frame && !pair_add(g, &g->kernel, frame, stack)))
             return FAILED;
     }
-    to = state_of_kernel(g, g->kernel.n ? avoid : 0); /* nothing fits: state 0 */
+    to = g->kernel.n ? state_of_kernel(g, avoid) : 0; /* nothing fits: state 0 */
     if (to != FAILED)
         g->words.p[from.next + class] = to;
     return to;
@@ -503,6 +565,8 @@ void ds_grammar_destroy(ds_grammar *g)
         free(g->heads.p[i].bits);
         free(g->heads.p[i].ids);
         free(g->heads.p[i].leaves);
+        free(g->heads.p[i].calls);
+        free(g->heads.p[i].leaf_calls);
     }
     free(g->nodes.p);
     free(g->start.p);
@@ -516,6 +580,8 @@ void ds_grammar_destroy(ds_grammar *g)
     free(g->frame_table.slot);
     free(g->stack_table.slot);
     free(g->state_table.slot);
+    free(g->below_table.slot);
+    free(g->below.p);
     free(g->mark.p);
     free(g->members.p);
     free(g->items.p);
@@ -527,10 +593,12 @@ void ds_grammar_destroy(ds_grammar *g)
     free(g->kernel.p);
     free(g->places.p);
     free(g->path.p);
+    free(g->path_calls.p);
     free(g->found.p);
-    free(g->used.p);
-    free(g->extra);
+    free(g->found_calls.p);
     free(g->ids.p);
+    free(g->id_calls.p);
+    free(g->used.p);
     free(g->avoid);
     free(g->killed.p);
     free(g->kill_ids.p);

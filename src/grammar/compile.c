@@ -11,7 +11,7 @@
 enum {
     STEPS_FOR_A_NODE = 8, /* trees visited for each node that is allowed: empty ones make none */
     DEEPEST_TREE = 2000,
-    LONG_COUNTDOWN = 33, /* shorter ones aren't worth to be known */
+    LONG_COUNTDOWN = 8, /* shorter ones aren't worth to be known */
 };
 
 typedef struct {
@@ -90,23 +90,28 @@ static uint32_t compile(compiler *c, uint32_t tree, uint32_t next);
 
 static uint32_t repeat(compiler *c, const ds_tree *t, uint32_t next)
 {
-    uint32_t end = next;
+    uint32_t end = next, first = c->g->nodes.n, n = t->max - t->min, loop;
 
     if (t->max == TREE_UNBOUNDED) {
-        uint32_t loop = node(c, N_SPLIT, next, next), body;
+        uint32_t body;
+        loop = node(c, N_SPLIT, next, next);
         if (loop == FAILED || (body = compile(c, t->a, loop)) == FAILED)
             return FAILED;
         c->g->nodes.p[loop].a = body;
         next = loop;
     } else {
-        if (t->max - t->min > LONG_COUNTDOWN && c->f->trees.p[t->a].kind == T_CALL &&
-            !PUSH(c->g, c->g->countdowns, ((ds_countdown){ c->g->nodes.n, t->max - t->min })))
-            return FAILED;
-        for (uint32_t i = t->min; i < t->max && next != FAILED; i++)
+        for (uint32_t i = 0; i < n && next != FAILED; i++)
             next = split(c, compile(c, t->a, next), end);
     }
     for (uint32_t i = 0; i < t->min && next != FAILED; i++)
         next = compile(c, t->a, next);
+    if (t->max != TREE_UNBOUNDED && t->max > LONG_COUNTDOWN && c->f->trees.p[t->a].kind == T_CALL && next != FAILED) {
+        uint32_t again = node(c, N_SPLIT, end, end);
+        loop = again == FAILED ? FAILED : compile(c, t->a, again);
+        if (loop == FAILED || !PUSH(c->g, c->g->countdowns, ((ds_countdown){ first, n, t->min, again })))
+            return FAILED;
+        c->g->nodes.p[again].a = loop;
+    }
     return next;
 }
 

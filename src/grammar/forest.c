@@ -7,7 +7,7 @@
 
 #include "grammar/grammar_internal.h"
 
-enum { LAST = 0x10ffff, SURROGATE_LO = 0xd800, SURROGATE_HI = 0xdfff };
+enum { LAST = 0x10ffff, SURROGATE_LO = 0xd800, SURROGATE_HI = 0xdfff, WORD_LEVELS = 32 /* of beginnings in common */ };
 
 static bool room(void **p, uint32_t n, uint32_t *cap, size_t size)
 {
@@ -108,6 +108,73 @@ uint32_t ds_tree_alt(ds_forest *f, uint32_t a, uint32_t b)
     if (f->trees.p[a].kind == T_NONE)
         return b;
     return f->trees.p[b].kind == T_NONE ? a : ds_tree_new(f, T_ALT, a, b);
+}
+
+static int text_order(const ds_forest *f, uint32_t a, uint32_t b)
+{
+    const ds_tree *x = f->trees.p + a, *y = f->trees.p + b;
+    uint32_t n = x->b < y->b ? x->b : y->b;
+    int c = n ? memcmp(f->pool.p + x->a, f->pool.p + y->a, n) : 0;
+
+    return c ? c : (x->b > y->b) - (x->b < y->b);
+}
+
+static void sort_texts(const ds_forest *f, uint32_t *p, uint32_t *tmp, uint32_t n)
+{
+    uint32_t h = n / 2, i = 0, k = h, at = 0;
+
+    if (n < 2)
+        return;
+    sort_texts(f, p, tmp, h);
+    sort_texts(f, p + h, tmp, n - h);
+    while (i < h || k < n)
+        tmp[at++] = k == n || (i < h && text_order(f, p[i], p[k]) <= 0) ? p[i++] : p[k++];
+    memcpy(p, tmp, n * sizeof *p);
+}
+
+/* Of sorted texts that agree in their first `from` bytes, the rest. */
+static uint32_t words_from(ds_forest *f, const uint32_t *p, uint32_t n, uint32_t from, uint32_t level)
+{
+    uint32_t same = from, t = ds_tree_new(f, T_NONE, 0, 0), k = 0;
+    ds_tree first, last;
+
+    if (f->failed)
+        return 0;
+    first = f->trees.p[p[0]];
+    last = f->trees.p[p[n - 1]];
+    if (level == WORD_LEVELS) {
+        for (uint32_t i = 0; i < n && !f->failed; i++)
+            t = ds_tree_alt(f, t, ds_tree_new(f, T_TEXT, f->trees.p[p[i]].a + from, f->trees.p[p[i]].b - from));
+        return t;
+    }
+    while (same < first.b && same < last.b && f->pool.p[first.a + same] == f->pool.p[last.a + same])
+        same++;
+    while (k < n && f->trees.p[p[k]].b == same) /* the text itself, perhaps several times */
+        k++;
+    if (k > 0)
+        t = ds_tree_new(f, T_EMPTY, 0, 0);
+    for (uint32_t end; k < n && !f->failed; k = end) {
+        char byte = f->pool.p[f->trees.p[p[k]].a + same];
+        for (end = k + 1; end < n && f->pool.p[f->trees.p[p[end]].a + same] == byte; end++)
+            ;
+        t = ds_tree_alt(f, t,
+                        end - k == 1 ? ds_tree_new(f, T_TEXT, f->trees.p[p[k]].a + same, f->trees.p[p[k]].b - same)
+                                     : words_from(f, p + k, end - k, same, level + 1));
+    }
+    return same == from ? t : ds_tree_cat(f, ds_tree_new(f, T_TEXT, first.a + from, same - from), t);
+}
+
+uint32_t ds_tree_words(ds_forest *f, uint32_t *texts, uint32_t n)
+{
+    uint32_t *tmp = malloc(((size_t)n + 1) * sizeof *tmp);
+
+    f->failed |= !tmp;
+    if (!f->failed)
+        sort_texts(f, texts, tmp, n);
+    free(tmp);
+    if (f->failed)
+        return 0;
+    return n ? words_from(f, texts, n, 0, 0) : ds_tree_new(f, T_NONE, 0, 0);
 }
 
 uint32_t ds_tree_repeat(ds_forest *f, uint32_t a, uint32_t min, uint32_t max)

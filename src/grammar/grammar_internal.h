@@ -81,6 +81,8 @@ uint32_t ds_tree_control(ds_forest *f, const char *spelling); /* one control tok
 uint32_t ds_tree_anything(ds_forest *f);                      /* any number of any characters */
 uint32_t ds_tree_cat(ds_forest *f, uint32_t a, uint32_t b);
 uint32_t ds_tree_alt(ds_forest *f, uint32_t a, uint32_t b); /* T_NONE or b alone where a is T_NONE */
+/* One of n texts, which get another order: beginnings in common are written once. */
+uint32_t ds_tree_words(ds_forest *f, uint32_t *texts, uint32_t n);
 uint32_t ds_tree_repeat(ds_forest *f, uint32_t a, uint32_t min, uint32_t max);
 uint32_t ds_tree_call(ds_forest *f, uint32_t rule);
 uint32_t ds_rule_new(ds_forest *f, uint32_t tree);
@@ -146,7 +148,9 @@ typedef struct {
     uint32_t nodes, n_nodes; /* into words */
     uint32_t next;           /* into words: for each byte class a frame, or UNKNOWN */
     uint32_t calls, n_calls; /* into words: pairs rule, frame after it; UNKNOWN: not yet made */
-    uint32_t head;           /* its cached mask, UNKNOWN: none */
+    uint32_t open;           /* its state on an unknown stack; UNKNOWN: not yet made */
+    uint32_t head;           /* what may follow it (heads.c), UNKNOWN: not yet known */
+    uint32_t loop, limit;    /* a frame of a countdown: the same without a bound, and the bound; loop UNKNOWN: not yet known */
     bool ends, bytes;        /* an N_END is among the nodes; an N_BYTE is */
 } ds_frame;
 
@@ -173,26 +177,46 @@ enum { CONTROL_BEGIN = 0xff, CONTROL_END = 0xfe };
 
 #define AVOIDED UINT16_MAX /* a forbidden text is complete */
 
-/* Tokens that may follow a frame whatever the stack, and trie nodes where its rule may end within a token. */
+/* How many calls a text has still room for, and how many it needs before something else can follow; from 65,535 on any
+ * number, for no token has as many. */
+static inline uint32_t ds_limit(uint64_t most, uint64_t needed)
+{
+    return (uint32_t)(most < UINT16_MAX ? most : UINT16_MAX) | (uint32_t)(needed < UINT16_MAX ? needed : UINT16_MAX) << 16;
+}
+#define NO_LIMIT UINT16_MAX
+
+/* Tokens that may follow a frame whatever the stack, and trie nodes where its rule may end within a token. Of the frame
+ * without bound of a countdown also how many calls each of them takes, so that it serves all bounds. */
 typedef struct {
-    uint32_t part;  /* of the trie that was walked; its plain tokens are allowed too */
-    uint32_t base;  /* another head, whose tokens may follow too; UNKNOWN: none */
+    uint32_t part; /* of the trie that was walked */
+    bool plain;    /* plain tokens of that part are allowed, too */
+    bool counted;
     uint32_t *bits; /* NULL: few, as ids */
     uint32_t *ids, n_ids;
-    uint32_t *leaves, n_leaves; /* nodes of that part */
+    uint32_t *leaves, n_leaves;  /* nodes of that part */
+    uint8_t *calls, *leaf_calls; /* counted: of each id and leaf; 127 at most, and PAST_CALLS */
 } ds_head;
 
-/* Calls of one rule in a row, each of which may be the last: number i has i others behind it. */
+enum { PAST_CALLS = 128 /* what follows the last call has begun */ };
+
+/* Calls of one rule in a row. The first n may each be the last: number i has i others behind it. Then come those that
+ * must be, which are read before. */
 typedef struct {
-    uint32_t first, n; /* the nodes first, first + 2, … */
+    uint32_t first, n, needed; /* the nodes first, first + 2, … and, after these, needed nodes one after another */
+    uint32_t loop;             /* the same with any number of calls */
 } ds_countdown;
 
 #define UNKNOWN UINT32_MAX
 #define FAILED (UINT32_MAX - 1)
 
 typedef struct {
-    uint32_t *slot, cap, n;
-} ds_table; /* open addressing, numbers + 1 */
+    uint32_t number, hash; /* number + 1; 0: free */
+} ds_slot;
+
+typedef struct {
+    ds_slot *slot; /* open addressing */
+    uint32_t cap, n;
+} ds_table;
 
 typedef struct {
     uint32_t node, content;
@@ -219,6 +243,8 @@ struct ds_grammar {
     VEC(uint32_t) killed;   /* for each row where its list begins in `kill_ids`, UNKNOWN: not yet made; and its length */
     VEC(uint32_t) kill_ids; /* tokens that complete a forbidden text */
     ds_table frame_table, stack_table, state_table;
+    ds_table below_table; /* heads below a head: triples head, frame, head in `below` */
+    VEC(uint32_t) below;
     VEC(uint32_t) mark; /* of nodes, for closures */
     uint32_t stamp;
     VEC(ds_members) members;
@@ -230,19 +256,23 @@ struct ds_grammar {
     VEC(uint32_t) work;
     VEC(uint32_t) kernel; /* pairs under construction */
     VEC(uint32_t) places;
-    VEC(uint32_t) path;        /* states along a token */
-    VEC(uint32_t) found;       /* for heads */
-    VEC(uint32_t) used;        /* heads of a mask under construction */
-    uint32_t *extra;           /* as many words as a mask has, all 0 between uses; for what a walk finds */
-    VEC(uint32_t) ids;         /* of its bits the first few, in the order in which they were found */
-    uint32_t n_extra;          /* how many there are */
+    VEC(uint32_t) path;      /* where a walk stands along a token */
+    VEC(uint8_t) path_calls; /* and how many calls it has read */
+    VEC(uint32_t) found;     /* nodes of the trie that a walk came upon */
+    VEC(uint8_t) found_calls;
+    VEC(uint32_t) ids; /* and tokens */
+    VEC(uint8_t) id_calls;
+    VEC(uint32_t) used; /* heads of a mask under construction */
+    uint8_t sorts[256]; /* bytes that stand for all others of their class, here and in plain text */
+    uint32_t n_sorts;
     const ds_token_trie *trie; /* the masks in `heads` are for it */
     ds_gstate first;
 };
 
-/* Room for one more element; false: memory or bound. */
-bool ds_grammar_room(ds_grammar *g, void **p, uint32_t n, uint32_t *cap, size_t size);
-#define PUSH(g, v, x) (ds_grammar_room(g, (void **)&(v).p, (v).n, &(v).cap, sizeof *(v).p) && (((v).p[(v).n++] = (x)), true))
+/* Room for so many elements behind the first n; false: memory or bound. */
+bool ds_grammar_grow(ds_grammar *g, void **p, uint32_t n, uint32_t more, uint32_t *cap, size_t size);
+#define ROOM(g, v, more) ((v).cap - (v).n >= (more) || ds_grammar_grow(g, (void **)&(v).p, (v).n, more, &(v).cap, sizeof *(v).p))
+#define PUSH(g, v, x) (ROOM(g, v, 1) && (((v).p[(v).n++] = (x)), true))
 
 /* A call from outside begins; the bound is for one. */
 static inline void ds_grammar_call(ds_grammar *g)
@@ -251,9 +281,8 @@ static inline void ds_grammar_call(ds_grammar *g)
 }
 
 typedef bool ds_same_fn(const ds_grammar *g, uint32_t number, const uint32_t *p, uint32_t n);
-typedef uint64_t ds_hash_fn(const ds_grammar *g, uint32_t number);
 /* The slot of a content, or the free one where it belongs; NULL: no room. */
-uint32_t *ds_automaton_find(ds_grammar *g, ds_table *t, uint64_t h, const uint32_t *p, uint32_t n, ds_same_fn *same, ds_hash_fn *hash);
+ds_slot *ds_automaton_find(ds_grammar *g, ds_table *t, const uint32_t *p, uint32_t n, ds_same_fn *same);
 
 /* A content at the beginning of an object: its place in words. */
 bool ds_members_begin(ds_grammar *g, uint32_t object, uint32_t after, uint32_t *content);
@@ -268,9 +297,13 @@ bool ds_automaton_init(ds_grammar *g);
 /* 0: not in the language; FAILED */
 ds_gstate ds_automaton_step(ds_grammar *g, ds_gstate s, uint8_t byte);
 ds_gstate ds_automaton_state(ds_grammar *g, uint32_t frame, uint32_t stack); /* the state of one place; FAILED */
-/* A frame in the middle of a countdown with more than `far` behind it: the same with only so many; else itself.
- * FAILED. */
-uint32_t ds_automaton_nearer(ds_grammar *g, uint32_t frame, uint32_t far);
+/* The next frame of the same rule; 0: none; FAILED. Where there are no calls, that is all that can come. */
+uint32_t ds_automaton_frame_step(ds_grammar *g, uint32_t frame, uint32_t class);
+/* The stack with a frame on top; FAILED, UNKNOWN: too deep. */
+uint32_t ds_automaton_push(ds_grammar *g, uint32_t frame, uint32_t below);
+/* Finds frames.loop and limit; where the frame isn't of a countdown that is simple enough, itself. false: memory or a
+ * bound. */
+bool ds_automaton_loop(ds_grammar *g, uint32_t frame);
 ds_rc ds_grammar_failed(const ds_grammar *g, ds_err *err);
 
 #endif

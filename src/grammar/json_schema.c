@@ -294,11 +294,11 @@ static bool disjoint(schema *c, const ds_json *a, const ds_json *b, uint32_t dep
         return true;
     for (int side = 0; side < 2; side++) {
         const ds_json *x = side ? b : a, *y = side ? a : b, *one = ds_json_get(x, "const"), *all = ds_json_get(x, "enum");
-        if (one && !ds_schema_matches_in(c->root, y, one))
+        if (one && !ds_schema_matches_in(c->root, y, one, NULL))
             return true;
         if (!one && ds_json_is(all, DS_JSON_ARRAY)) {
             const ds_json *e = all->child;
-            while (e && !ds_schema_matches_in(c->root, y, e))
+            while (e && !ds_schema_matches_in(c->root, y, e, NULL))
                 e = ++c->work > MOST_WORK ? NULL : e->next;
             if (!e && c->work <= MOST_WORK)
                 return true;
@@ -394,23 +394,36 @@ static bool check_below(schema *c, const ds_json *s, uint32_t depth)
 
 static uint32_t constants(schema *c, const parts *in, const ds_json *list, bool single)
 {
-    uint32_t t = none(c);
+    uint32_t t = none(c), n = 0, *words = malloc((single ? 1 : list->n) * sizeof *words + 1);
 
-    for (const ds_json *v = single ? list : list->child; v; v = single ? NULL : v->next) {
+    c->f.failed |= !words;
+    for (const ds_json *v = single ? list : list->child; v && words; v = single ? NULL : v->next) {
         bool ok = true, deep = v->type == DS_JSON_ARRAY || v->type == DS_JSON_OBJECT;
         for (uint32_t i = 0; i < in->n && deep; i++)
             if (!check_below(c, in->p[i].s, 0))
-                return 0;
+                goto out;
         for (uint32_t i = 0; i < in->n && ok; i++)
-            ok = ds_schema_matches_in(c->root, in->p[i].s, v);
-        if (++c->work > MOST_WORK)
-            return schema_refuse(c, list, "too many constants under alternatives");
+            ok = ds_schema_matches_in(c->root, in->p[i].s, v, list);
+        if (++c->work > MOST_WORK) {
+            schema_refuse(c, list, "too many constants under alternatives");
+            goto out;
+        }
         if (!ok)
             continue;
-        if (c->call)
-            return schema_refuse(c, list, "constants of whole calls are not supported");
-        t = alt(c, t, c->raw ? ds_tree_text(&c->f, v->text, v->text_len) : constant(c, v)); /* raw: another part says that it is a string */
+        if (c->call) {
+            schema_refuse(c, list, "constants of whole calls are not supported");
+            goto out;
+        }
+        if (c->raw) /* another part says that it is a string */
+            words[n++] = ds_tree_text(&c->f, v->text, v->text_len);
+        else if (deep)
+            t = alt(c, t, constant(c, v));
+        else
+            words[n++] = constant(c, v);
     }
+    t = alt(c, t, ds_tree_words(&c->f, words, n));
+out:
+    free(words);
     return t;
 }
 

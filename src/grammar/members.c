@@ -11,7 +11,6 @@
 
 #include <string.h>
 
-#include "base/hash.h"
 #include "base/rng.h"
 
 enum { OBJECT, PHASE, AFTER, COUNT, DISTINCT, BITS };
@@ -105,15 +104,7 @@ static bool same(const ds_grammar *g, uint32_t node, const uint32_t *p, uint32_t
     return content_size(g->members.p + c[OBJECT]) == n && memcmp(c, p, n * sizeof *p) == 0;
 }
 
-static uint64_t hash(const ds_grammar *g, uint32_t node)
-{
-    const uint32_t *c = g->words.p + g->member_nodes.p[node].content;
-    uint32_t n = content_size(g->members.p + c[OBJECT]);
-
-    return ds_hash64(c, (size_t)n * sizeof *c, n);
-}
-
-/* A node as ds_grammar_room allows; FAILED. */
+/* A node as the bounds allow; FAILED. */
 static uint32_t node(ds_grammar *g, ds_node_kind kind, uint32_t a, uint32_t b)
 {
     if (a == FAILED || b == FAILED || !PUSH(g, g->nodes, ((ds_node){ .kind = (uint8_t)kind, .a = a, .b = b })) || !PUSH(g, g->mark, 0))
@@ -125,13 +116,12 @@ static uint32_t node(ds_grammar *g, ds_node_kind kind, uint32_t a, uint32_t b)
 static uint32_t node_of(ds_grammar *g)
 {
     uint32_t n = content_size(g->members.p + g->rest.p[OBJECT]), at = g->words.n + 1, made;
-    uint32_t *slot =
-        ds_automaton_find(g, &g->member_table, ds_hash64(g->rest.p, (size_t)n * sizeof *g->rest.p, n), g->rest.p, n, same, hash);
+    ds_slot *slot = ds_automaton_find(g, &g->member_table, g->rest.p, n, same);
 
     if (!slot)
         return FAILED;
-    if (*slot)
-        return g->member_nodes.p[*slot - 1].node;
+    if (slot->number)
+        return g->member_nodes.p[slot->number - 1].node;
     if (!PUSH(g, g->words, 0))
         return FAILED;
     for (uint32_t i = 0; i < n; i++)
@@ -141,7 +131,7 @@ static uint32_t node_of(ds_grammar *g)
     if (made == FAILED || !PUSH(g, g->member_nodes, ((ds_member_node){ made, at })))
         return FAILED;
     g->member_table.n++;
-    *slot = g->member_nodes.n;
+    slot->number = g->member_nodes.n;
     return made;
 }
 

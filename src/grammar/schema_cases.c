@@ -209,7 +209,7 @@ static bool decided(schema *c, const parts *in, ds_str name, const ds_json *want
         values[(*n)++] = v;
     }
     for (uint32_t i = 0; i < *n; i++)
-        if (!ds_schema_matches_in(c->root, wanted, values[i])) {
+        if (!ds_schema_matches_in(c->root, wanted, values[i], NULL)) {
             const ds_json *v = values[i];
             values[i] = values[*n_others];
             values[(*n_others)++] = v;

@@ -356,7 +356,7 @@ static bool name_fits(schema *c, const parts *of, const char *name, uint32_t n)
     ds_json v = { .type = DS_JSON_STRING, .text = name, .text_len = n };
 
     for (uint32_t i = 0; i < of->n; i++)
-        if (!ds_schema_matches_in(c->root, of->p[i].s, &v))
+        if (!ds_schema_matches_in(c->root, of->p[i].s, &v, NULL))
             return false;
     return true;
 }

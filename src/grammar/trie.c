@@ -171,29 +171,62 @@ static uint32_t plain_length(const ds_token_trie *t, uint32_t id)
     return length;
 }
 
-/* Parts 1 .. N_PLAIN. */
+/* Plain tokens sorted by length, and as bits. length: of each token in the order of their bytes. */
+static bool sort_plain(ds_token_trie *t, const uint32_t *length)
+{
+    const trie_part *all = &t->parts[0];
+    uint32_t n_words = ds_token_trie_words(t), n = 0, at = 0;
+
+    for (uint32_t i = 0; i < all->n_order; i++) {
+        t->longest = length[i] > t->longest ? length[i] : t->longest;
+        n += length[i] > 0;
+    }
+    t->by_length = malloc(((size_t)n + 1) * sizeof *t->by_length);
+    t->longer = calloc((size_t)t->longest + 2, sizeof *t->longer);
+    if (!t->by_length || !t->longer)
+        return false;
+    for (uint32_t i = 0; i < all->n_order; i++)
+        if (length[i])
+            t->longer[length[i]]++;
+    for (uint32_t k = 0; k <= t->longest; k++) { /* for now: where those of k characters begin */
+        uint32_t of_k = t->longer[k];
+        t->longer[k] = at;
+        at += of_k;
+    }
+    for (uint32_t i = 0; i < all->n_order; i++)
+        if (length[i])
+            t->by_length[t->longer[length[i]]++] = all->order[i];
+    for (uint32_t k = 1; k <= SHORT + 1; k++) {
+        uint32_t to = k <= SHORT && k < t->longest ? t->longer[k] : n;
+        t->shorter[k] = calloc((size_t)n_words + 1, sizeof *t->shorter[k]);
+        if (!t->shorter[k])
+            return false;
+        for (uint32_t i = 0; i < to; i++)
+            t->shorter[k][t->by_length[i] / 32] |= 1u << t->by_length[i] % 32;
+    }
+    return true;
+}
+
+/* Parts 1 and up. */
 static bool make_parts(ds_token_trie *t, uint32_t *length)
 {
-    static const uint32_t most[N_PLAIN + 1] = { 0, 0, 32, 12, 6, 3, 0 };
+    static const uint32_t most[N_PARTS] = { 0, 0, 16, 8, 4, 2 };
     const trie_part *all = &t->parts[0];
 
     for (uint32_t i = 0; i < all->n_order; i++)
         length[i] = plain_length(t, all->order[i]);
-    for (uint32_t k = 1; k <= N_PLAIN; k++) {
+    if (!sort_plain(t, length))
+        return false;
+    for (uint32_t k = 1; k < N_PARTS; k++) {
         trie_part *part = &t->parts[k];
         part->most = most[k];
+        part->plain = t->shorter[most[k] ? most[k] : SHORT + 1];
         part->order = malloc(((size_t)all->n_order + 1) * sizeof *part->order);
-        part->plain = k < N_PLAIN ? calloc(ds_token_trie_words(t) + 1, sizeof *part->plain) : NULL;
-        if (!part->order || (k < N_PLAIN && !part->plain))
+        if (!part->order)
             return false;
-        for (uint32_t i = 0; i < all->n_order; i++) {
-            uint32_t id = all->order[i];
-            bool plain = length[i] && (most[k] == 0 || length[i] <= most[k]);
-            if (k == N_PLAIN ? length[i] > 32 || (length[i] == 0 && t->at[id + 1] - t->at[id] > 32) : !plain)
-                part->order[part->n_order++] = id;
-            else if (k < N_PLAIN)
-                part->plain[id / 32] |= 1u << id % 32;
-        }
+        for (uint32_t i = 0; i < all->n_order; i++)
+            if (length[i] == 0 || (most[k] && length[i] > most[k]))
+                part->order[part->n_order++] = all->order[i];
     }
     return true;
 }
@@ -215,7 +248,7 @@ ds_rc ds_token_trie_create(ds_token_trie **out, const ds_tokenizer *tok, ds_err 
     if (ok)
         rc = plain_rows(t, err);
     ok = ok && (rc != DS_OK || make_parts(t, tmp));
-    for (uint32_t k = 0; k <= N_PLAIN && ok && rc == DS_OK; k++)
+    for (uint32_t k = 0; k < N_PARTS && ok && rc == DS_OK; k++)
         ok = build_nodes(t, &t->parts[k], open);
     free(tmp);
     free(open);
@@ -232,11 +265,14 @@ void ds_token_trie_destroy(ds_token_trie *t)
 {
     if (!t)
         return;
-    for (uint32_t k = 0; k <= N_PLAIN; k++) {
+    for (uint32_t k = 0; k < N_PARTS; k++) {
         free(t->parts[k].nodes);
         free(t->parts[k].order);
-        free(t->parts[k].plain);
     }
+    for (uint32_t k = 1; k <= SHORT + 1; k++)
+        free(t->shorter[k]);
+    free(t->by_length);
+    free(t->longer);
     free(t->at);
     free(t->bytes);
     free(t);

@@ -20,7 +20,8 @@ enum { MAX_LEVELS = 256, MAX_STEPS = 1000000, MATCH_LIMIT = 1000000 };
 
 typedef struct {
     const ds_json *root;
-    char *why; /* the first mismatch; NULL: nobody asks */
+    const ds_json *list, *element; /* an enum that has this very value; NULL: none */
+    char *why;                     /* the first mismatch; NULL: nobody asks */
     size_t cap;
     uint32_t steps;
     char path[200];
@@ -345,6 +346,8 @@ static bool check_value(const matcher *m, const ds_json *schema, const ds_json *
         return no(m, "is not the one value that is allowed");
     if (!ds_json_is(all, DS_JSON_ARRAY))
         return true;
+    if (all == m->list && v == m->element)
+        return true;
     for (e = all->child; e && !same(e, v, 0); e = e->next)
         ;
     return e || no(m, "is none of the values that are allowed");
@@ -446,9 +449,9 @@ bool ds_schema_matches(const ds_json *schema, const ds_json *value, char *why, s
     return match(&m, schema, value, 0);
 }
 
-bool ds_schema_matches_in(const ds_json *root, const ds_json *schema, const ds_json *value)
+bool ds_schema_matches_in(const ds_json *root, const ds_json *schema, const ds_json *value, const ds_json *list)
 {
-    matcher m = { .root = root };
+    matcher m = { .root = root, .list = list, .element = value };
 
     return match(&m, schema, value, 0);
 }

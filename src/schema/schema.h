@@ -20,8 +20,9 @@ bool ds_schema_valid(const ds_json *schema, char *what, size_t cap);
 bool ds_schema_enforceable(const ds_json *schema, char *what, size_t cap);
 /* Whether a value satisfies a schema as far as that can be told; if not, `why` says where and what, in one line. */
 bool ds_schema_matches(const ds_json *schema, const ds_json *value, char *why, size_t cap);
-/* The same for a part of `root`, where its references lead into. */
-bool ds_schema_matches_in(const ds_json *root, const ds_json *schema, const ds_json *value);
+/* The same for a part of `root`, where its references lead into. list: an enum that has the very value among its own,
+ * which spares a look through it; NULL: none. */
+bool ds_schema_matches_in(const ds_json *root, const ds_json *schema, const ds_json *value, const ds_json *list);
 /* The count that a keyword like maxItems gives, 3 or 3.0; false: v is none, *out unchanged. */
 bool ds_schema_count(const ds_json *v, uint64_t *out);
 /* Whether two values are equal as JSON Schema has it: 1 is 1.0, members in any order. */
