@@ -144,27 +144,68 @@ static __device__ __forceinline__ void put(const ds_op_linear &a, bool bf16, siz
     *y = a.round ? rounded(bf16, v) : v;
 }
 
-/* Adds up the parts and stores. Each block has put [rows][OUTS + 4] sums at `at` of its shared memory. All threads
- * of all blocks. */
-template <int OUTS> static __device__ __forceinline__ void add_parts(uint32_t at, const args &j, uint64_t o0, size_t r0, uint32_t rows)
+/* Four outputs of a row. */
+static __device__ __forceinline__ void put_4(const ds_op_linear &a, bool bf16, size_t r, uint64_t o, float4 v)
 {
-    uint32_t parts = gridDim.x, threads = blockDim.x;
-    uint64_t end = (blockIdx.y / j.tiles + 1) * j.group_outs;
+    float4 *y = (float4 *)(a.y + r * a.ldy + o);
 
-    cluster_sync();
-    after_others();
-    for (uint32_t i = blockIdx.x * threads + threadIdx.x; i < rows * (OUTS / 4); i += parts * threads) {
+    if (a.bias)
+        v = make_float4(v.x + a.bias[o], v.y + a.bias[o + 1], v.z + a.bias[o + 2], v.w + a.bias[o + 3]);
+    if (a.add) {
+        float4 w = *y;
+        v = make_float4(v.x + w.x, v.y + w.y, v.z + w.z, v.w + w.w);
+    }
+    if (a.round)
+        v = make_float4(rounded(bf16, v.x), rounded(bf16, v.y), rounded(bf16, v.z), rounded(bf16, v.w));
+    *y = v;
+}
+
+/* Sums of four outputs, part by part; all are on their way before the first is added. */
+template <int PARTS> static __device__ __forceinline__ float4 sum_of(uint32_t at)
+{
+    float4 v[PARTS], sum;
+#pragma unroll
+    for (uint32_t p = 0; p < PARTS; p++)
+        v[p] = cluster_16(in_block(at, p));
+    sum = v[0];
+#pragma unroll
+    for (uint32_t p = 1; p < PARTS; p++)
+        sum = make_float4(sum.x + v[p].x, sum.y + v[p].y, sum.z + v[p].z, sum.w + v[p].w);
+    return sum;
+}
+
+template <int OUTS, int PARTS> static __device__ __forceinline__ void add_these(uint32_t at, const args &j, uint64_t o0, size_t r0, uint32_t rows)
+{
+    uint64_t end = (blockIdx.y / j.tiles + 1) * j.group_outs;
+    bool by_4 = j.a.ldy % 4 == 0 && ((uintptr_t)j.a.y & 15) == 0 && o0 % 4 == 0;
+
+#pragma unroll 2
+    for (uint32_t i = blockIdx.x * blockDim.x + threadIdx.x; i < rows * (OUTS / 4); i += PARTS * blockDim.x) {
         uint32_t r = i / (OUTS / 4), o = i % (OUTS / 4) * 4;
-        float4 sum = cluster_16(in_block(at + (r * (OUTS + 4) + o) * 4, 0));
-        for (uint32_t p = 1; p < parts; p++) {
-            float4 v = cluster_16(in_block(at + (r * (OUTS + 4) + o) * 4, p));
-            sum = make_float4(sum.x + v.x, sum.y + v.y, sum.z + v.z, sum.w + v.w);
+        float4 sum = sum_of<PARTS>(at + (r * (OUTS + 4) + o) * 4);
+        if (by_4 && o0 + o + 4 <= end) {
+            put_4(j.a, j.bf16, r0 + r, o0 + o, sum);
+            continue;
         }
         const float v[4] = { sum.x, sum.y, sum.z, sum.w };
 #pragma unroll
         for (int k = 0; k < 4; k++)
             if (o0 + o + k < end)
                 put(j.a, j.bf16, r0 + r, o0 + o + k, v[k]);
+    }
+}
+
+/* Adds up the parts and stores. Each block has put [rows][OUTS + 4] sums at `at` of its shared memory. All threads
+ * of all blocks. */
+template <int OUTS> static __device__ __forceinline__ void add_parts(uint32_t at, const args &j, uint64_t o0, size_t r0, uint32_t rows)
+{
+    cluster_sync();
+    after_others();
+    switch (gridDim.x) { /* a power of 2 up to MAX_PARTS */
+    case 1: add_these<OUTS, 1>(at, j, o0, r0, rows); break;
+    case 2: add_these<OUTS, 2>(at, j, o0, r0, rows); break;
+    case 4: add_these<OUTS, 4>(at, j, o0, r0, rows); break;
+    default: add_these<OUTS, 8>(at, j, o0, r0, rows);
     }
     cluster_sync(); /* nobody's shared memory goes before all have read it */
 }
