@@ -1,7 +1,8 @@
 /* The ops of a GPU at production shapes, each next to a ceiling that was measured in the same run: how fast device
  * memory can be read.
  *
- *   bench-gpu [DEVICE [SECONDS]]     "cuda" if not said; exit 77 and one line where there is none
+ *   bench-gpu [DEVICE [SECONDS [OP]]]   "cuda" if not said; exit 77 and one line where there is none. With OP (as a
+ *                                      line names it, e.g. attention) only that op is measured.
  *
  * With SECONDS a case goes on for that long after its replays: the card is limited by power then. us_long is the median
  * of the last third, mhz the clock of a multiprocessor right after it.
@@ -31,6 +32,7 @@ static ds_exec ex;
 static ds_arena scratch;
 static unsigned char *noise; /* host: random bytes */
 static double read_gb_s, long_s;
+static const char *only; /* the one op that is measured, if any */
 
 /* gpu_read.cu */
 double bench_gpu_read(void *p, size_t bytes);
@@ -134,6 +136,11 @@ static double long_replays(ds_graph *g)
     return t[n - last + last / 2];
 }
 
+static bool wanted(const char *op)
+{
+    return !only || strcmp(only, op) == 0;
+}
+
 typedef void once_fn(void *arg, int rep);
 
 /* Prints one line. bytes or flop: of one call, 0 if it makes no sense. */
@@ -143,6 +150,8 @@ static void measure(const char *op, const char *shape, once_fn *once, void *arg,
     ds_err err;
     double s;
 
+    if (!wanted(op))
+        return;
     must(dev->fn->record_begin(dev, st, &err), &err);
     for (int i = 0; i < reps; i++)
         once(arg, i);
@@ -455,6 +464,7 @@ int main(int argc, char **argv)
         return 77;
     }
     long_s = argc > 2 ? atof(argv[2]) : 0.0;
+    only = argc > 3 ? argv[3] : NULL;
     mem.d = dev;
     must(dev->fn->stream_create(dev, &st, &err), &err);
     must(dev->fn->fence_create(dev, &done, &err), &err);
@@ -468,11 +478,16 @@ int main(int argc, char **argv)
         memcpy(noise + 4 * i, &v, 4);
     }
     ceilings();
-    experts();
-    linears(DS_MAT_FP8_32X32, "fp8");
-    linears(DS_MAT_BF16, "bf16");
-    caches();
-    mhcs();
+    if (wanted("experts_part"))
+        experts();
+    if (wanted("linear")) {
+        linears(DS_MAT_FP8_32X32, "fp8");
+        linears(DS_MAT_BF16, "bf16");
+    }
+    if (wanted("attention") || wanted("index_topk"))
+        caches();
+    if (wanted("mhc"))
+        mhcs();
     free(noise);
     ds_ferry_fini(&ferry);
     dev->fn->fence_destroy(dev, done);

@@ -98,6 +98,13 @@ template <int NJ> static __global__ void __launch_bounds__(THREADS) attention_ke
             j.a.o[at + k * 32 + lane] = l.n ? rounded(j.bf16, acc[k] / sum) : 0.0f;
 }
 
+/* Every record begins at a multiple of 16 bytes, as in the released model's blocks and slots. */
+static bool copies_by_16(const ds_op_attention *a)
+{
+    size_t kv = a->sel ? (size_t)a->kv.base | a->kv.block_bytes | a->kv.off | a->kv.rec_bytes : 0;
+    return ((kv | (size_t)a->ring.base | a->ring.slot_bytes | a->ring.off | a->ring.rec_bytes | (size_t)a->rec) & 15) == 0;
+}
+
 void ds_attention_cuda(ds_exec *e, const ds_op_attention *a)
 {
     typedef void fn(args);
@@ -112,7 +119,7 @@ void ds_attention_cuda(ds_exec *e, const ds_op_attention *a)
 
     if (!a->step->n_rows)
         return;
-    if (e->bf16 && a->dim == MMA_DIM) {
+    if (e->bf16 && a->dim == MMA_DIM && copies_by_16(a)) {
         ds_attention_mma(e, a);
         return;
     }

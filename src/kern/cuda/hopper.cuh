@@ -89,6 +89,12 @@ static __device__ __forceinline__ void proxy_fence(void)
     asm volatile("fence.proxy.async;" ::: "memory");
 }
 
+/* The same of this block's shared memory alone, which doesn't wait for what is on its way to the device's. */
+static __device__ __forceinline__ void proxy_fence_shared(void)
+{
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
 /* ---- counters between blocks ---- */
 
 static __device__ __forceinline__ void count_up(uint32_t *at)
@@ -190,6 +196,13 @@ static __device__ __forceinline__ uint32_t shared_4(uint32_t at)
 {
     uint32_t v;
     asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(at));
+    return v;
+}
+
+static __device__ __forceinline__ uint32_t shared_1(uint32_t at)
+{
+    uint32_t v;
+    asm volatile("ld.shared.u8 %0, [%1];" : "=r"(v) : "r"(at));
     return v;
 }
 

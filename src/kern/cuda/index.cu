@@ -192,7 +192,7 @@ template <int N> static __global__ void __launch_bounds__(SCORE_THREADS, 4) wide
             uint32_t h = c * 8 + group * 2 + k;
             g[c][k] = h < a.heads ? a.g[(size_t)r * a.heads + h] * a.g_scale : 0.0f;
         }
-    proxy_fence();
+    proxy_fence_shared();
     __syncthreads();
     for (uint32_t t = 0; t < WIDE_TILES && begin + t * WIDE_KEYS < n; t++) {
         uint32_t c = mine + t * WIDE_KEYS, x[8][4];
