@@ -1,4 +1,4 @@
-/* Grammars: time to compile, the first mask, every mask along a text, memory. One JSON object a case.
+/* Grammars: time to compile and prepare, the first mask, every mask along a text, memory. One JSON object a case.
  *
  *   bench_grammar TOKENIZER CASES     a case a line: {"name":…, "schema": {…} | "lark": "…" | "regex": "…", "ids": […]}
  *
@@ -65,6 +65,8 @@ static ds_rc one(const ds_json *c, const ds_token_trie *t, ds_encoder *e, ds_err
     uint64_t at = cpu_ns(), compiled = 0;
     ds_rc rc = make(&g, c, err);
 
+    if (rc == DS_OK)
+        rc = ds_grammar_prepare(g, t, err);
     compiled = cpu_ns() - at;
     if (rc == DS_E_ARG) {
         ds_buf b = { 0 };

@@ -187,6 +187,8 @@ static ds_rc work(verb v, const options *o, ds_buf *out, ds_err *err)
     began = ds_now_ns();
     if (rc == DS_OK)
         rc = make(o, &g, err);
+    if (rc == DS_OK && trie)
+        rc = ds_grammar_prepare(g, trie, err);
     ns = ds_now_ns() - began;
     if (rc == DS_OK && v == MATCH)
         rc = match(g, out, err);

@@ -194,7 +194,7 @@ static entry *find(ds_constrain *c, const uint8_t *key)
     return NULL;
 }
 
-/* Compiles, and makes the first mask, so that no prompt waits for it. */
+/* Compiles, and does ahead what takes long, so that no text waits for it. */
 static ds_rc compile(entry **out, const ds_constrain *c, const ds_constrain_what *what, ds_err *err)
 {
     entry *e = calloc(1, sizeof *e);
@@ -205,6 +205,8 @@ static ds_rc compile(entry **out, const ds_constrain *c, const ds_constrain_what
         rc = ds_fail(err, DS_E_NOMEM, "constraint: out of memory");
     if (rc == DS_OK)
         rc = constrain_compile(&e->g, what, &c->o.grammar, err);
+    if (rc == DS_OK)
+        rc = ds_grammar_prepare(e->g, c->trie, err);
     if (rc == DS_OK)
         rc = ds_grammar_mask(e->g, c->trie, ds_grammar_start(e->g), words, err);
     if (rc == DS_E_AGAIN) /* not a matter of time: it is too large */

@@ -172,15 +172,18 @@ static uint32_t set_end(ds_grammar *g)
         return FAILED;
     }
     at = words_new(g, g->set.p, g->set.n, 0);
-    next = words_new(g, NULL, g->n_classes, UNKNOWN);
+    next = words_new(g, NULL, g->n_classes, 0);
     if (at == FAILED || next == FAILED)
         return FAILED;
     f.nodes = at;
     f.next = next;
     for (uint32_t i = 0; i < g->set.n; i++) {
-        f.ends |= g->nodes.p[g->set.p[i]].kind == N_END;
-        f.bytes |= g->nodes.p[g->set.p[i]].kind == N_BYTE;
-        f.n_calls += g->nodes.p[g->set.p[i]].kind == N_CALL;
+        const ds_node *d = g->nodes.p + g->set.p[i];
+        f.ends |= d->kind == N_END;
+        f.bytes |= d->kind == N_BYTE;
+        f.n_calls += d->kind == N_CALL;
+        for (uint32_t class = g->class_of[d->lo]; d->kind == N_BYTE && class <= g->class_of[d->hi]; class ++)
+            g->words.p[next + class] = UNKNOWN;
     }
     if (!PUSH(g, g->frames, f))
         return FAILED;
@@ -214,8 +217,13 @@ uint32_t ds_automaton_frame_step(ds_grammar *g, uint32_t frame, uint32_t class)
     return to;
 }
 
+uint32_t ds_automaton_first(ds_grammar *g, uint32_t rule)
+{
+    return frame_of(g, g->start.p[rule]);
+}
+
 /* The rules that a frame calls, each with the frame after it: calls of the same rule are one. */
-static bool frame_calls(ds_grammar *g, uint32_t frame)
+bool ds_automaton_calls(ds_grammar *g, uint32_t frame)
 {
     ds_frame f = g->frames.p[frame];
     uint32_t at = g->words.n, n = 0;
@@ -332,10 +340,10 @@ static const ds_countdown *countdown_of(const ds_grammar *g, uint32_t node, uint
  * what follows them. */
 static bool plain_loop(ds_grammar *g, uint32_t loop, uint32_t rule, bool *yes)
 {
-    uint32_t first = frame_of(g, g->start.p[rule]);
+    uint32_t first = ds_automaton_first(g, rule);
 
     *yes = false;
-    if (first == FAILED || !frame_calls(g, loop))
+    if (first == FAILED || !ds_automaton_calls(g, loop))
         return false;
     for (uint32_t k = 0; k < g->frames.p[loop].n_calls; k++)
         if (g->words.p[g->frames.p[loop].calls + 2 * k] == rule)
@@ -434,14 +442,14 @@ static bool close_places(ds_grammar *g, ds_state *s)
             else if (!pair_add(g, &g->places, g->stacks.p[stack].frame, g->stacks.p[stack].below))
                 return false;
         }
-        if (!frame_calls(g, frame))
+        if (!ds_automaton_calls(g, frame))
             return false;
         for (uint32_t k = 0; k < g->frames.p[frame].n_calls; k++) {
             uint32_t rule = g->words.p[g->frames.p[frame].calls + 2 * k];
             uint32_t up = ds_automaton_push(g, g->words.p[g->frames.p[frame].calls + 2 * k + 1], stack), first;
             if (up == UNKNOWN)
                 continue;
-            if (up == FAILED || (first = frame_of(g, g->start.p[rule])) == FAILED || !pair_add(g, &g->places, first, up))
+            if (up == FAILED || (first = ds_automaton_first(g, rule)) == FAILED || !pair_add(g, &g->places, first, up))
                 return false;
         }
     }
@@ -477,9 +485,13 @@ static ds_gstate state_of_kernel(ds_grammar *g, uint32_t avoid)
     s.n_places = g->places.n;
     s.kernel = words_new(g, g->kernel.p, g->kernel.n, 0);
     s.places = words_new(g, g->places.p, g->places.n, 0);
-    s.next = words_new(g, NULL, g->n_classes, UNKNOWN);
+    s.next = words_new(g, NULL, g->n_classes, 0);
     if (s.kernel == FAILED || s.places == FAILED || s.next == FAILED || !PUSH(g, g->states, s))
         return FAILED;
+    for (uint32_t i = 0; i < g->places.n; i += 2)
+        for (uint32_t class = 0; class < g->n_classes; class ++)
+            if (g->words.p[g->frames.p[g->places.p[i]].next + class])
+                g->words.p[s.next + class] = UNKNOWN;
     g->state_table.n++;
     slot->number = g->states.n;
     return g->states.n - 1;

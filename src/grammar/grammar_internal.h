@@ -151,7 +151,9 @@ typedef struct {
     uint32_t open;           /* its state on an unknown stack; UNKNOWN: not yet made */
     uint32_t head;           /* what may follow it (heads.c), UNKNOWN: not yet known */
     uint32_t loop, limit;    /* a frame of a countdown: the same without a bound, and the bound; loop UNKNOWN: not yet known */
-    bool ends, bytes;        /* an N_END is among the nodes; an N_BYTE is */
+    uint32_t same;           /* kinds of bytes that lead back to it (heads.c), once `turns` */
+    bool turns;
+    bool ends, bytes; /* an N_END is among the nodes; an N_BYTE is */
 } ds_frame;
 
 /* A stack: frame to go on with when the rule on top ends, and the stack below. */
@@ -265,6 +267,7 @@ struct ds_grammar {
     VEC(uint32_t) used; /* heads of a mask under construction */
     uint8_t sorts[256]; /* bytes that stand for all others of their class, here and in plain text */
     uint32_t n_sorts;
+    uint64_t walked;           /* what walks have cost so far: nodes of the trie, and half as much for tokens */
     const ds_token_trie *trie; /* the masks in `heads` are for it */
     ds_gstate first;
 };
@@ -299,6 +302,9 @@ ds_gstate ds_automaton_step(ds_grammar *g, ds_gstate s, uint8_t byte);
 ds_gstate ds_automaton_state(ds_grammar *g, uint32_t frame, uint32_t stack); /* the state of one place; FAILED */
 /* The next frame of the same rule; 0: none; FAILED. Where there are no calls, that is all that can come. */
 uint32_t ds_automaton_frame_step(ds_grammar *g, uint32_t frame, uint32_t class);
+/* Finds frames.calls and n_calls as they are to stay. false: memory or a bound. */
+bool ds_automaton_calls(ds_grammar *g, uint32_t frame);
+uint32_t ds_automaton_first(ds_grammar *g, uint32_t rule); /* the frame at its beginning; FAILED */
 /* The stack with a frame on top; FAILED, UNKNOWN: too deep. */
 uint32_t ds_automaton_push(ds_grammar *g, uint32_t frame, uint32_t below);
 /* Finds frames.loop and limit; where the frame isn't of a countdown that is simple enough, itself. false: memory or a

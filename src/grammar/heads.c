@@ -108,19 +108,46 @@ static uint8_t count(const ds_grammar *g, walk *w, uint8_t calls, uint32_t from,
 
 /* ---- walks ---- */
 
-/* Tokens that end at a node are found. */
-static bool find_tokens(ds_grammar *g, const walk *w, const trie_node *n, uint8_t calls)
+/* Tokens order[first .. end) are found. */
+static bool find_tokens(ds_grammar *g, const walk *w, uint32_t first, uint32_t end, uint8_t calls)
 {
-    uint32_t k = n[1].first - n[0].first;
+    uint32_t n = end - first;
 
-    if (!ROOM(g, g->ids, k) || (w->calls && !ROOM(g, g->id_calls, k)))
+    if (!ROOM(g, g->ids, n) || (w->calls && !ROOM(g, g->id_calls, n)))
         return false;
-    for (uint32_t i = n[0].first; i < n[1].first; i++) {
-        g->ids.p[g->ids.n++] = w->part->order[i];
-        if (w->calls)
-            g->id_calls.p[g->id_calls.n++] = calls;
+    memcpy(g->ids.p + g->ids.n, w->part->order + first, n * sizeof *g->ids.p);
+    g->ids.n += n;
+    g->walked += n / 2;
+    if (w->calls) {
+        memset(g->id_calls.p + g->id_calls.n, calls, n);
+        g->id_calls.n += n;
     }
     return true;
+}
+
+/* Finds kinds of bytes all of which lead from a frame back to it. */
+static bool find_same(ds_grammar *g, const ds_token_trie *t, uint32_t frame)
+{
+    uint32_t other = 0;
+
+    for (uint32_t b = 0; b < 256; b++) {
+        uint32_t to = step(g, frame | IN_FRAME, (uint8_t)b);
+        if (to == FAILED)
+            return false;
+        if (to != (frame | IN_FRAME))
+            other |= 1u << t->byte_kind[b];
+    }
+    g->frames.p[frame].same = ~other;
+    g->frames.p[frame].turns = true;
+    return true;
+}
+
+/* Everything below a node can be read in the frame, which is never left. */
+static inline bool all_below(const ds_grammar *g, const walk *w, const trie_node *n, uint32_t at)
+{
+    const ds_frame *f = g->frames.p + (at & ~(uint32_t)IN_FRAME);
+
+    return at & IN_FRAME && f->turns && !w->calls && !(w->leaves && f->ends) && !(n->below & ~f->same);
 }
 
 static bool find_leaf(ds_grammar *g, const walk *w, uint32_t node, uint8_t calls)
@@ -129,17 +156,17 @@ static bool find_leaf(ds_grammar *g, const walk *w, uint32_t node, uint8_t calls
 }
 
 /* Tokens below a node, where the text stands in `at`, that can be read. */
-static bool walk_below(ds_grammar *g, walk *w, uint32_t node, uint32_t at, uint8_t calls)
+static bool walk_below(ds_grammar *g, const ds_token_trie *t, walk *w, uint32_t node, uint32_t at, uint8_t calls)
 {
     const trie_node *nodes = w->part->nodes;
-    uint32_t base = nodes[node].depth, end = nodes[node].skip, *path = g->path.p;
+    uint32_t base = nodes[node].depth, end = nodes[node].skip, *path = g->path.p, seen = 0;
     uint8_t *path_calls = g->path_calls.p;
 
     path[0] = at;
     path_calls[0] = calls;
-    for (uint32_t i = node + 1; i < end && !w->lost;) {
+    for (uint32_t i = node + 1; i < end && !w->lost; seen++) {
         const trie_node *n = nodes + i;
-        uint32_t depth = n->depth - base, from = path[depth - 1], to = step(g, from, n->byte);
+        uint32_t depth = n->depth - base, from = path[depth - 1], to = step(g, from, n->byte), next = i + 1;
         if (to == FAILED)
             return false;
         if (to == 0) {
@@ -147,31 +174,36 @@ static bool walk_below(ds_grammar *g, walk *w, uint32_t node, uint32_t at, uint8
             continue;
         }
         path[depth] = to;
-        if (w->calls)
-            path_calls[depth] = count(g, w, path_calls[depth - 1], from, to);
-        if (n[0].first < n[1].first && !find_tokens(g, w, n, path_calls[depth]))
+        path_calls[depth] = w->calls ? count(g, w, path_calls[depth - 1], from, to) : 0;
+        if (to == from && to & IN_FRAME && !g->frames.p[to & ~(uint32_t)IN_FRAME].turns && !find_same(g, t, to & ~(uint32_t)IN_FRAME))
             return false;
-        if (w->leaves && n->skip > i + 1 && leaves(g, to) && !find_leaf(g, w, i, path_calls[depth]))
+        if (n->skip > next && all_below(g, w, n, to))
+            next = n->skip;
+        else if (w->leaves && n->skip > next && leaves(g, to) && !find_leaf(g, w, i, path_calls[depth]))
             return false;
-        i++;
+        if (n->first < nodes[next].first && !find_tokens(g, w, n->first, nodes[next].first, path_calls[depth]))
+            return false;
+        i = next;
     }
+    g->walked += seen;
     return true;
 }
 
-static bool walk_part(ds_grammar *g, walk *w, uint32_t at)
+static bool walk_part(ds_grammar *g, const ds_token_trie *t, walk *w, uint32_t at)
 {
     if (w->leaves && leaves(g, at) && !find_leaf(g, w, 0, w->given))
         return false;
     for (uint32_t b = 0; b < 256 && !w->lost; b++) {
         uint32_t i = w->part->child[b], to = i ? step(g, at, (uint8_t)b) : 0;
+        const trie_node *n = w->part->nodes + i;
         uint8_t calls;
         if (to == FAILED)
             return false;
         if (to == 0)
             continue;
         calls = w->calls ? count(g, w, w->given, at, to) : 0;
-        if (!find_tokens(g, w, w->part->nodes + i, calls) ||
-            (w->leaves && w->part->nodes[i].skip > i + 1 && leaves(g, to) && !find_leaf(g, w, i, calls)) || !walk_below(g, w, i, to, calls))
+        if (!find_tokens(g, w, n[0].first, n[1].first, calls) ||
+            (w->leaves && n->skip > i + 1 && leaves(g, to) && !find_leaf(g, w, i, calls)) || !walk_below(g, t, w, i, to, calls))
             return false;
     }
     return true;
@@ -327,7 +359,7 @@ static bool make_head(ds_grammar *g, const ds_token_trie *t, uint32_t frame, boo
         h.part = h.plain ? k : 0;
     }
     w.part = &t->parts[h.part];
-    if (!walk_part(g, &w, at))
+    if (!walk_part(g, t, &w, at))
         return false;
     *head = w.lost ? FAILED : g->heads.n;
     return w.lost || keep(g, t, &w, h);
@@ -379,7 +411,7 @@ static bool make_below(ds_grammar *g, const ds_token_trie *t, uint32_t head, uin
         uint8_t calls = h.counted ? h.leaf_calls[i] : 0;
         if (h.leaves[i] == 0) /* ends at once: that is another place */
             continue;
-        if ((leaves(g, at) && !find_leaf(g, &w, h.leaves[i], calls)) || !walk_below(g, &w, h.leaves[i], at, calls))
+        if ((leaves(g, at) && !find_leaf(g, &w, h.leaves[i], calls)) || !walk_below(g, t, &w, h.leaves[i], at, calls))
             return false;
     }
     *below = w.lost ? FAILED : g->heads.n;

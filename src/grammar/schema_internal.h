@@ -61,6 +61,7 @@ typedef struct {
     schema_made *made; /* schemas that the front end wrote itself */
     uint32_t n_refs, cap_refs;
     uint32_t any_rule, string_rule, char_rule, rest_rule, raw_rule, raw_char_rule; /* 0: not made yet */
+    uint32_t number_rules[2];                                                      /* any integer, any number */
     uint32_t values, depth, work;
     uint32_t space; /* white space between tokens */
 } schema;

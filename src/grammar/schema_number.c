@@ -167,6 +167,17 @@ static uint32_t multiples(schema *c, const ds_json *at, const bounds *b, int64_t
     return schema_refuse(c, at, "multipleOf with this bound alone is not supported");
 }
 
+static uint32_t any_number(schema *c, bool fractions)
+{
+    uint32_t *rule = &c->number_rules[fractions];
+
+    if (!*rule) {
+        *rule = schema_rule(c, NULL, "number");
+        schema_rule_set(c, *rule, schema_regex(c, fractions ? "-?(?:0|[1-9]\\d*)(?:\\.\\d+)?(?:[eE][+-]?\\d{1,2})?" : "0|-?[1-9]\\d*"));
+    }
+    return ds_tree_call(&c->f, *rule);
+}
+
 uint32_t schema_number(schema *c, const parts *in, bool fractions)
 {
     const ds_json *of = NULL;
@@ -200,24 +211,23 @@ uint32_t schema_number(schema *c, const parts *in, bool fractions)
                 return schema_refuse(c, of, "only integers and 0.1, 0.01, … are supported as divisors");
         }
     }
+    if (!decimals && !b.has_min && !b.has_max)
+        return any_number(c, fractions);
     t = signed_range(c, &b);
     if (!fractions)
         return t;
-    if (decimals || b.has_min || b.has_max) {
-        /* a fraction that isn't zero lies strictly between whole numbers that are both within the bounds */
-        bounds f = b;
-        uint32_t point =
-            decimals ? cat(c, text(c, "."), ds_tree_repeat(&c->f, digits(c, '0', '9'), 1, decimals)) : schema_regex(c, "\\.\\d*[1-9]\\d*");
-        uint32_t whole = none(c);
-        if (!decimals) { /* of these a zero fraction is one too, and the bounds hold for it */
-            f.min = f.above;
-            f.max = f.below;
-        }
-        if ((!f.has_max || f.max >= 1) && (!f.has_min || f.min < INT64_MAX))
-            whole = range(c, f.has_min && f.min > 0 ? f.min : 0, f.has_max ? f.max - 1 : -1);
-        if (!f.has_min || f.min <= -1)
-            whole = alt(c, whole, cat(c, text(c, "-"), range(c, f.has_max && f.max < 0 ? -f.max : 0, f.has_min ? -f.min - 1 : -1)));
-        return alt(c, t, cat(c, whole, point));
+    /* a fraction that isn't zero lies strictly between whole numbers that are both within the bounds */
+    bounds f = b;
+    uint32_t point =
+        decimals ? cat(c, text(c, "."), ds_tree_repeat(&c->f, digits(c, '0', '9'), 1, decimals)) : schema_regex(c, "\\.\\d*[1-9]\\d*");
+    uint32_t whole = none(c);
+    if (!decimals) { /* of these a zero fraction is one too, and the bounds hold for it */
+        f.min = f.above;
+        f.max = f.below;
     }
-    return schema_regex(c, "-?(?:0|[1-9]\\d*)(?:\\.\\d+)?(?:[eE][+-]?\\d{1,2})?");
+    if ((!f.has_max || f.max >= 1) && (!f.has_min || f.min < INT64_MAX))
+        whole = range(c, f.has_min && f.min > 0 ? f.min : 0, f.has_max ? f.max - 1 : -1);
+    if (!f.has_min || f.min <= -1)
+        whole = alt(c, whole, cat(c, text(c, "-"), range(c, f.has_max && f.max < 0 ? -f.max : 0, f.has_min ? -f.min - 1 : -1)));
+    return alt(c, t, cat(c, whole, point));
 }

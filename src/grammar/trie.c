@@ -3,6 +3,7 @@
  * Nearly all tokens are plain text: they hold no quote, backslash, angle bracket or control character. A language that
  * goes on with any plain text at some place (inside a string) allows them all, so beside the trie of all tokens there
  * are smaller ones, without the plain tokens of up to so many characters, for places where as many are allowed. */
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -42,7 +43,26 @@ static uint32_t common(const ds_token_trie *t, uint32_t a, uint32_t b)
     return same;
 }
 
-/* Nodes of a part whose order is there. open: room for max_depth + 1. */
+/* Bytes that languages mostly treat alike are of one kind. */
+static void make_kinds(ds_token_trie *t)
+{
+    static const char apart[] = "_-. /:,\"\\\n+'()[]{}=<@";
+    uint8_t n = 9;
+
+    for (uint32_t b = 0; b < 256; b++)
+        t->byte_kind[b] = b < 32 ? 0 : b < 128 ? 1 : b < 192 ? 2 : 3;
+    for (uint32_t b = 'a'; b <= 'z'; b++) {
+        t->byte_kind[b] = b <= 'f' ? 4 : 5;
+        t->byte_kind[b - 'a' + 'A'] = b <= 'f' ? 6 : 7;
+    }
+    for (uint32_t b = '0'; b <= '9'; b++)
+        t->byte_kind[b] = b == '0' ? n : 8;
+    for (const char *p = apart; *p; p++)
+        t->byte_kind[(uint8_t)*p] = ++n;
+    assert(n < 32);
+}
+
+/* Nodes of a part whose order is there. open: room for max_depth + 2. */
 static bool build_nodes(const ds_token_trie *t, trie_part *part, uint32_t *open)
 {
     uint32_t n_before = 0;
@@ -71,6 +91,13 @@ static bool build_nodes(const ds_token_trie *t, trie_part *part, uint32_t *open)
     for (uint32_t d = 0; d <= n_before; d++)
         part->nodes[open[d]].skip = part->n_nodes;
     part->nodes[part->n_nodes] = (trie_node){ .first = part->n_order };
+    memset(open, 0, ((size_t)t->max_depth + 2) * sizeof *open); /* now: kinds at each depth, of nodes whose parent comes next */
+    for (uint32_t i = part->n_nodes; i-- > 0;) {
+        trie_node *n = part->nodes + i;
+        n->below = open[n->depth + 1];
+        open[n->depth + 1] = 0;
+        open[n->depth] |= n->below | 1u << t->byte_kind[n->byte];
+    }
     return true;
 }
 
@@ -243,10 +270,12 @@ ds_rc ds_token_trie_create(ds_token_trie **out, const ds_tokenizer *tok, ds_err 
         t->n_tokens = n;
         t->parts[0].order = malloc(((size_t)n + 1) * sizeof *t->parts[0].order);
         t->at = malloc(((size_t)n + 1) * sizeof *t->at);
-        ok = t->parts[0].order && t->at && take_tokens(t, tok, tmp) && (open = malloc(((size_t)t->max_depth + 1) * sizeof *open));
+        ok = t->parts[0].order && t->at && take_tokens(t, tok, tmp) && (open = malloc(((size_t)t->max_depth + 2) * sizeof *open));
     }
-    if (ok)
+    if (ok) {
+        make_kinds(t);
         rc = plain_rows(t, err);
+    }
     ok = ok && (rc != DS_OK || make_parts(t, tmp));
     for (uint32_t k = 0; k < N_PARTS && ok && rc == DS_OK; k++)
         ok = build_nodes(t, &t->parts[k], open);

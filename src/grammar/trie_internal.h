@@ -7,6 +7,7 @@
 typedef struct {
     uint32_t skip;  /* the next node that isn't below this one */
     uint32_t first; /* order[first .. next node's first): tokens that end here */
+    uint32_t below; /* kinds of the bytes below this one (byte_kind) */
     uint16_t depth; /* bytes to here */
     uint8_t byte;
 } trie_node;
@@ -29,6 +30,7 @@ struct ds_token_trie {
     uint32_t n_tokens, max_depth;
     uint32_t *at; /* of each id: the offset of its bytes; at[n_tokens] is the end */
     char *bytes;
+    uint8_t byte_kind[256]; /* up to 31: letters, digits, … */
     /* Plain text: an automaton over bytes. Row 0 is where a character ends; its classes. */
     uint8_t plain[MOST_ROWS][256];
     uint8_t plain_class[256];

@@ -612,6 +612,8 @@ static ds_rc attempt_schema(void *ctx, ds_err *err)
     ds_gstate s = rc == DS_OK ? ds_grammar_start(g) : 0;
     size_t taken;
 
+    if (rc == DS_OK)
+        rc = ds_grammar_prepare(g, trie, err);
     for (size_t i = 0; i < sizeof text - 1 && rc == DS_OK; i++) {
         rc = ds_grammar_read(g, &s, text + i, 1, &taken, err);
         if (rc == DS_OK && i > 4)
