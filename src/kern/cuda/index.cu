@@ -20,6 +20,7 @@ typedef struct {
     uint32_t *block; /* [rows of this launch][max_blocks]: keys of the blocks' best scores */
     uint32_t r0, max, max_blocks;
     uint32_t shift; /* keys.per_block is 1 << shift */
+    uint32_t tiles; /* of 64 keys, of a block that scores on tensor cores */
 } args;
 
 /* Four codes from the low half of w: twice their values as signed bytes. */
@@ -107,7 +108,7 @@ template <int NG> static __global__ void __launch_bounds__(SCORE_THREADS) score_
 
 /* ---- scores on tensor cores ---- */
 
-enum { WIDE_DIM = 128, WIDE_GROUPS = 4, WIDE_KEYS = 64, WIDE_TILES = 16 /* of a block */, WIDE_REC = 68 };
+enum { WIDE_DIM = 128, WIDE_GROUPS = 4, WIDE_KEYS = 64, WIDE_TILES = 16 /* of a block, at most */, WIDE_REC = 68 };
 
 /* Eight codes as four pairs, codes i and i + 4, too small by 2^126. */
 static __device__ __forceinline__ void small_pairs(uint32_t r[4], uint32_t w)
@@ -153,7 +154,7 @@ template <int N> static __global__ void __launch_bounds__(SCORE_THREADS, 4) wide
     __shared__ __align__(1024) uint8_t queries[2 * N * 128]; /* [64 inputs][N][128 bytes], pieces XOR head % 8 */
     const ds_op_index_topk &a = j.a;
     const uint32_t r = j.r0 + blockIdx.y, s = j.st.seq[r], V = kv_visible(a.keys, j.st.pos[r]), lane = threadIdx.x % 32, group = lane % 4;
-    const uint32_t n = within_pool(a) ? a.n_pool_in[r] * a.pool_block : V, begin = blockIdx.x * WIDE_TILES * WIDE_KEYS;
+    const uint32_t n = within_pool(a) ? a.n_pool_in[r] * a.pool_block : V, begin = blockIdx.x * j.tiles * WIDE_KEYS;
     const uint32_t q = shared_at(queries), mine = begin + threadIdx.x / 32 * 16 + lane / 4;
     const uint32_t *blocks = j.st.blocks + (size_t)s * j.st.blocks_ld;
     float g[N / 8][2];
@@ -171,8 +172,9 @@ template <int N> static __global__ void __launch_bounds__(SCORE_THREADS, 4) wide
                                                         group);
     };
     key_group next[2] = { group_of(mine), group_of(mine + 8) };
-    for (uint32_t i = threadIdx.x; i < N * 16; i += SCORE_THREADS) { /* eight codes */
-        uint32_t h = i / 16, t = i % 16 / 4, w = i % 4, v[4] = { 0 };
+#pragma unroll
+    for (uint32_t round = 0; round < N * 16 / SCORE_THREADS; round++) { /* eight codes */
+        uint32_t i = round * SCORE_THREADS + threadIdx.x, h = i / 16, t = i % 16 / 4, w = i % 4, v[4] = { 0 };
         if (h < a.heads) {
             const uint8_t *rec = a.q + ((size_t)r * a.heads + h) * WIDE_REC;
             uint2 f = wide_factors(rec[WIDE_DIM / 2 + t]);
@@ -194,13 +196,13 @@ template <int N> static __global__ void __launch_bounds__(SCORE_THREADS, 4) wide
         }
     proxy_fence_shared();
     __syncthreads();
-    for (uint32_t t = 0; t < WIDE_TILES && begin + t * WIDE_KEYS < n; t++) {
+    for (uint32_t t = 0; t < j.tiles && begin + t * WIDE_KEYS < n; t++) {
         uint32_t c = mine + t * WIDE_KEYS, x[8][4];
         float acc[N / 8][4], sum[2] = { 0.0f, 0.0f };
         key_group k[2] = { next[0], next[1] };
         uint2 f[2] = { wide_factors(k[0].scale), wide_factors(k[1].scale) };
 
-        if (t + 1 < WIDE_TILES) {
+        if (t + 1 < j.tiles) {
             next[0] = group_of(c + WIDE_KEYS);
             next[1] = group_of(c + WIDE_KEYS + 8);
         }
@@ -271,11 +273,17 @@ static __device__ void choose(chooser *s, uint32_t *cache, uint32_t n, uint32_t 
     const bool cached = len <= CACHE;
     uint32_t prefix = 0, above = 0, total = 0;
 
+    auto sync = [&]() {
+        if (ranks > 1)
+            cluster_sync();
+        else
+            __syncthreads();
+    };
     auto get = [&](uint32_t i) { return i < len ? (cached ? cache[i] : key(begin + i)) : 0u; };
     for (uint32_t i = threadIdx.x; i < 4 * 256; i += SELECT_THREADS)
         s->hist[i / 256][i % 256] = 0;
     if (cached)
-#pragma unroll 4
+#pragma unroll 8
         for (uint32_t i = threadIdx.x; i < len; i += SELECT_THREADS)
             cache[i] = key(begin + i);
     __syncthreads();
@@ -289,18 +297,15 @@ static __device__ void choose(chooser *s, uint32_t *cache, uint32_t n, uint32_t 
                     atomicAdd(&s->hist[pass][b], 1u);
                 continue;
             }
-            for (uint32_t left = __ballot_sync(0xffffffffu, counts); left;) { /* hardly any different ones: one addition for each */
-                uint32_t first = __shfl_sync(0xffffffffu, b, __ffs((int)left) - 1), same = __ballot_sync(0xffffffffu, counts && b == first);
-                if (lane == 0)
-                    atomicAdd(&s->hist[0][first], (uint32_t)__popc(same));
-                left &= ~same;
-            }
+            uint32_t same = __match_any_sync(0xffffffffu, counts ? b : 256u); /* hardly any different ones: one addition for each */
+            if (counts && lane == (uint32_t)__ffs((int)same) - 1)
+                atomicAdd(&s->hist[0][b], (uint32_t)__popc(same));
         }
-        cluster_sync();
+        sync();
         uint32_t mine = 0, upto;
         if (threadIdx.x < 256) /* the largest bin first */
             for (uint32_t c = 0; c < ranks; c++)
-                mine += of_block(&s->hist[pass][255 - threadIdx.x], c);
+                mine += ranks > 1 ? of_block(&s->hist[pass][255 - threadIdx.x], c) : s->hist[pass][255 - threadIdx.x];
         upto = mine;
         for (int o = 1; o < 32; o <<= 1) {
             uint32_t v = __shfl_up_sync(0xffffffffu, upto, o);
@@ -349,7 +354,7 @@ static __device__ void choose(chooser *s, uint32_t *cache, uint32_t n, uint32_t 
             sum += s->warp[w][threadIdx.x];
         s->mine[threadIdx.x] = sum;
     }
-    cluster_sync();
+    sync();
     more = same = 0;
     for (uint32_t c = 0; c < rank; c++) {
         more += of_block(&s->mine[0], c);
@@ -370,7 +375,7 @@ static __device__ void choose(chooser *s, uint32_t *cache, uint32_t n, uint32_t 
         more += (uint32_t)__popc(ups);
         same += (uint32_t)__popc(ties);
     }
-    cluster_sync(); /* others have read this block's counts */
+    sync(); /* others have read this block's counts */
 }
 
 static __global__ void __launch_bounds__(SELECT_THREADS) select_kernel(const __grid_constant__ args j)
@@ -437,7 +442,7 @@ void ds_index_topk_cuda(ds_exec *e, const ds_op_index_topk *a)
     typedef void score_fn(args);
     size_t mark = ds_arena_mark(e->scratch), room = e->scratch->cap - mark - 128;
     uint32_t groups = a->dim / 32, rows = a->step->n_rows;
-    args j = { *a->step, *a, NULL, NULL, 0, (uint32_t)(a->step->blocks_ld * a->keys.per_block), 0, 0 };
+    args j = { *a->step, *a, NULL, NULL, 0, (uint32_t)(a->step->blocks_ld * a->keys.per_block), 0, 0, 0 };
     score_fn *score = groups <= 1   ? score_kernel<1>
                       : groups == 2 ? score_kernel<2>
                       : groups == 3 ? score_kernel<3>
@@ -465,8 +470,11 @@ void ds_index_topk_cuda(ds_exec *e, const ds_op_index_topk *a)
         cudaFuncSetAttribute((const void *)score, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
     for (; j.r0 < rows; j.r0 += (uint32_t)chunk) {
         unsigned n = rows - j.r0 < chunk ? rows - j.r0 : (unsigned)chunk;
+        j.tiles = WIDE_TILES; /* fewer where blocks are few */
+        while (j.tiles > 1 && (size_t)n * blocks_of(keys, j.tiles * WIDE_KEYS) < 4 * (size_t)ds_cuda_sms(e))
+            j.tiles /= 2;
         if (wide)
-            wide<<<dim3(blocks_of(keys, WIDE_TILES * WIDE_KEYS), n), SCORE_THREADS, 0, stream_of(e)>>>(j);
+            wide<<<dim3(blocks_of(keys, j.tiles * WIDE_KEYS), n), SCORE_THREADS, 0, stream_of(e)>>>(j);
         else
             score<<<dim3(blocks_of(keys, SCORE_THREADS), n), SCORE_THREADS, shared, stream_of(e)>>>(j);
         choose_rows(e, &j, n);
