@@ -38,30 +38,68 @@ static void hold_back(const ds_draw *s, uint32_t vocab, float *logit)
         logit[s->stop[k]] = -INFINITY;
 }
 
-/* Most masks allow next to nothing, or nearly everything: whole words go at once. */
-static void forbid(uint32_t vocab, float *logit, const uint32_t *allowed)
+/* Four logits as a mask's bits have them, -inf where they are 0. The bits are as good as random: nothing branches on
+ * them. */
+static inline void four(float *out, const float *logits, uint32_t bits)
 {
-    for (uint32_t first = 0; first < vocab; first += 32) {
-        uint32_t word = allowed[first / 32], n = vocab - first < 32 ? vocab - first : 32;
-        for (uint32_t i = 0; word != UINT32_MAX && i < n; i++)
-            if (!(word >> i & 1))
-                logit[first + i] = -INFINITY;
-    }
+    static const uint32_t lanes[16][4] = {
+#define LANES(n) { (n)&1 ? UINT32_MAX : 0, (n)&2 ? UINT32_MAX : 0, (n)&4 ? UINT32_MAX : 0, (n)&8 ? UINT32_MAX : 0 }
+        LANES(0), LANES(1), LANES(2),  LANES(3),  LANES(4),  LANES(5),  LANES(6),  LANES(7),
+        LANES(8), LANES(9), LANES(10), LANES(11), LANES(12), LANES(13), LANES(14), LANES(15),
+#undef LANES
+    };
+    static const uint32_t minus_inf = 0xff800000u;
+    uint32_t x[4];
+
+    memcpy(x, logits, sizeof x);
+    for (int i = 0; i < 4; i++)
+        x[i] = (x[i] & lanes[bits][i]) | (minus_inf & ~lanes[bits][i]);
+    memcpy(out, x, sizeof x);
 }
 
-/* The largest allowed logit. False: nothing is allowed. */
+static void forbid(uint32_t vocab, float *logit, const uint32_t *allowed)
+{
+    uint32_t at = 0;
+
+    for (; at + 32 <= vocab; at += 32)
+        for (uint32_t i = 0; i < 32; i += 4)
+            four(logit + at + i, logit + at + i, allowed[at / 32] >> i & 15);
+    for (; at < vocab; at++)
+        if (!(allowed[at / 32] >> at % 32 & 1))
+            logit[at] = -INFINITY;
+}
+
+/* The largest allowed logit, of equal ones the first. False: nothing is allowed. */
 static bool best_allowed(uint32_t vocab, const float *logits, const uint32_t *allowed, ds_token *token)
 {
-    uint32_t best = vocab;
+    float max[4] = { -INFINITY, -INFINITY, -INFINITY, -INFINITY };
+    uint32_t first = vocab, n_words = (vocab + 31) / 32;
 
-    for (uint32_t w = 0; w < (vocab + 31) / 32; w++)
+    for (uint32_t at = 0; at + 32 <= vocab; at += 32)
+        for (uint32_t i = 0; i < 32 && allowed[at / 32]; i += 4) {
+            float x[4];
+            four(x, logits + at + i, allowed[at / 32] >> i & 15);
+            for (int k = 0; k < 4; k++)
+                max[k] = x[k] > max[k] ? x[k] : max[k];
+        }
+    for (uint32_t at = vocab / 32 * 32; at < vocab; at++)
+        if (allowed[at / 32] >> at % 32 & 1 && logits[at] > max[0])
+            max[0] = logits[at];
+    for (int k = 1; k < 4; k++)
+        max[0] = max[k] > max[0] ? max[k] : max[0];
+    for (uint32_t w = 0; w < n_words; w++)
         for (uint32_t word = allowed[w]; word; word &= word - 1) {
             uint32_t i = w * 32 + (uint32_t)__builtin_ctz(word);
-            if (i < vocab && (best == vocab || logits[i] > logits[best]))
-                best = i;
+            if (i >= vocab)
+                break;
+            first = first == vocab ? i : first;
+            if (logits[i] == max[0]) {
+                *token = (ds_token)i;
+                return true;
+            }
         }
-    *token = (ds_token)best;
-    return best < vocab;
+    *token = (ds_token)first; /* what is allowed isn't a number */
+    return first < vocab;
 }
 
 /* Penalties, bias, mask and what is held back into tmp->logit; forbidden tokens are -inf. */
@@ -169,9 +207,12 @@ static size_t filter(const ds_draw *s, uint32_t vocab, ds_draw_scratch *tmp, dou
     *total = 0.0;
     if (max == -INFINITY)
         return 0;
-    for (uint32_t i = 0; i < vocab; i++)
-        if (tmp->logit[i] != -INFINITY)
-            tmp->cands[n++] = (ds_draw_cand){ (float)(((double)tmp->logit[i] - max) / s->temperature), i };
+    for (uint32_t i = 0; i < vocab; i++) { /* without a branch, as above; n <= i */
+        tmp->cands[n].id = i;
+        n += tmp->logit[i] != -INFINITY;
+    }
+    for (size_t i = 0; i < n; i++)
+        tmp->cands[i].logit = (float)(((double)tmp->logit[tmp->cands[i].id] - max) / s->temperature);
     if (s->top_k && s->top_k < n) {
         select_best(tmp->cands, n, s->top_k);
         n = s->top_k;
