@@ -31,7 +31,9 @@ static void must(int ok)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    static const ds_up_commands commands = { .store = &command, .engine = &command, .entry = &command, .run_dir = "/tmp/run" };
+    static const ds_up_commands commands = {
+        .coord = &command, .store = &command, .engine = &command, .entry = &command, .run_dir = "/tmp/run"
+    };
     ds_up_plan *plan;
     ds_err err = { 0 };
     ds_rc rc = ds_up_plan_parse(&plan, "f.yaml", (const char *)data, size, &commands, &err);
@@ -42,7 +44,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     }
     must(plan->n >= 2 && plan->n <= DS_UP_MAX);
     for (uint32_t i = 0; i < plan->n; i++) {
-        must(plan->p[i].name[0] && plan->p[i].argc >= 3 && !plan->p[i].argv[plan->p[i].argc]);
+        must(plan->p[i].name[0] && plan->p[i].argc >= 4 && !plan->p[i].argv[plan->p[i].argc]);
         for (size_t k = 2; k < plan->p[i].argc; k++)
             must(strncmp(plan->p[i].argv[k], "--", 2) == 0);
         for (uint32_t k = 0; k < i; k++)

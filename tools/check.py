@@ -34,6 +34,7 @@ MAY_SEE = {
     "kvstore": {"base", "kv", "net"},
     "kvlink": {"base", "kv", "engine"},
     "parallel": {"base", "net", "policy"},
+    "coord": {"base", "net", "policy"},
     "cluster": {"base", "kv", "net", "policy"},
     "server": {"base", "constrain", "recipe", "reply", "image", "policy"},
     "sim": {"base", "kv", "policy", "engine"},

@@ -5,6 +5,7 @@
 #   tools/deps.sh            build and tests
 #   tools/deps.sh fuzz       also clang with libFuzzer
 #   tools/deps.sh browser    also Chromium, for the tests of the web page
+#   tools/deps.sh etcd       also etcd, for tests of clusters whose coord it is
 #   tools/deps.sh ceph       also librados and a Ceph cluster for its tests
 #   tools/deps.sh reference  also PyTorch, for the reference and its tests
 set -eu
@@ -21,6 +22,7 @@ for group in "$@"; do
     case $group in
     fuzz) packages="$packages clang libclang-rt-dev" ;;
     browser) packages="$packages chromium-driver" ;;
+    etcd) packages="$packages etcd-server" ;;
     ceph) packages="$packages librados-dev ceph-mon ceph-osd python3-rados" ;;
     reference) packages="$packages python3-torch" ;;
     *)

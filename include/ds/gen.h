@@ -302,7 +302,7 @@ static inline bool ds_gen_drain(ds_gen g)
 {
     return g.fn->drain(g.h);
 }
-/* Engines behind it; constant. */
+/* Engines behind it; constant, but where parts come and go (ds_gen_many_add). */
 static inline uint32_t ds_gen_n_engines(ds_gen g)
 {
     return g.fn->n_engines(g.h);
@@ -333,6 +333,12 @@ typedef struct ds_gen_many ds_gen_many;
 /* The parts are copied; their wakes are its own from here on, and nobody else polls them. DS_E_ARG: n isn't within
  * 1..DS_GEN_MANY_MAX; DS_E_NOMEM. */
 ds_rc ds_gen_many_create(ds_gen_many **out, const ds_gen *parts, size_t n, ds_err *err);
+/* One more, while requests run. *place names it. DS_E_AGAIN: there are DS_GEN_MANY_MAX. */
+ds_rc ds_gen_many_add(ds_gen_many *m, ds_gen part, uint32_t *place, ds_err *err);
+/* The part at that place (those of create have 0 .. n - 1) gets nothing new from now on. True: every event of its
+ * requests was polled, nobody is in a function of it, and it is no part any more: it may be destroyed. False: it is
+ * asked for again. Engines behind it move up in their numbers. */
+bool ds_gen_many_remove(ds_gen_many *m, uint32_t place);
 /* After its parts, which wake it as long as they live. NULL is fine. */
 void ds_gen_many_destroy(ds_gen_many *m);
 ds_gen ds_gen_many_gen(ds_gen_many *m);

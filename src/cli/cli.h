@@ -25,6 +25,7 @@ ds_cmd_fn ds_cmd_bench_http;   /* bench http: load on a running server */
 ds_cmd_fn ds_cmd_bench_policy; /* bench policy: decisions of the balancers */
 ds_cmd_fn ds_cmd_bench_serve;  /* `bench serve`, called by ds_cmd_bench */
 ds_cmd_fn ds_cmd_chat;
+ds_cmd_fn ds_cmd_coord;
 ds_cmd_fn ds_cmd_ctl;
 ds_cmd_fn ds_cmd_draft;
 ds_cmd_fn ds_cmd_generate;
@@ -44,7 +45,7 @@ ds_cmd_fn ds_cmd_tokenize;
 ds_cmd_fn ds_cmd_up;
 
 /* Tables of the commands that `up` runs. */
-extern const ds_opt_cmd ds_cli_kvd, ds_cli_engine, ds_cli_entry;
+extern const ds_opt_cmd ds_cli_coord, ds_cli_kvd, ds_cli_engine, ds_cli_entry;
 
 /* Parses; on --help or wrong use prints and returns the exit status to leave with, else -1. No positional words are
  * allowed. A table with DS_CLI_OPT_CONFIG takes options from a file too, and prints those in effect. */

@@ -1,4 +1,5 @@
-/* deepserve ctl: looking after a KV store, one that kvd serves or a directory that nobody does. */
+/* deepserve ctl: looking after a cluster (cmd_ctl_cluster.c), and after a KV store, one that kvd serves or a directory
+ * that nobody does. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,18 +12,35 @@
 #include "base/hash.h"
 #include "base/json.h"
 #include "cli/cli.h"
+#include "cli/coord_cli.h"
+#include "cli/ctl_cluster.h"
 
 enum { FLUSH_BYTES = 1 << 16 };
 
 typedef struct {
     ds_opt_list dirs;
     const char *store;
+    ds_ctl_cluster cluster;
     bool json;
 } options;
 
 typedef enum { STAT, LS, VERIFY, SCRUB, WARM, FORGET } verb;
 
 static const ds_opt table[] = {
+    DS_CLI_OPT_COORD(offsetof(options, cluster.coord)),
+    { .name = "cluster",
+      .type = DS_OPT_STR,
+      .offset = offsetof(options, cluster.file),
+      .arg = "FILE.yaml",
+      .help = "instead of --coord: the file of a cluster that `deepserve up` runs" },
+    { .name = "timeout",
+      .type = DS_OPT_MS,
+      .offset = offsetof(options, cluster.timeout_ms),
+      .def = "120s",
+      .arg = "TIME",
+      .min = 1,
+      .max = 86400000,
+      .help = "drain, restart: for each process" },
     { .name = "store", .type = DS_OPT_STR, .offset = offsetof(options, store), .arg = "unix:PATH", .help = "where kvd listens" },
     { .name = "dir",
       .type = DS_OPT_LIST,
@@ -36,12 +54,16 @@ static const ds_opt table[] = {
 static const ds_opt_cmd command = {
     .command = "deepserve ctl",
     .summary =
-        "VERB is stat: counts and sizes; ls: every block, one a line; verify: reads all parts of every block, writes anew what is "
+        "status: all processes of a cluster in one table; drain: a process takes nothing new, ends what it has, and ends; restart: the "
+        "same for\n"
+        "one engine after the other, each waited for until it is back, all of them when none is named.\n"
+        "kv: VERB is stat: counts and sizes; ls: every block, one a line; verify: reads all parts of every block, writes anew what is "
         "damaged,\n"
         "exit 1 when something is lost; scrub: the same slowly, beside other work; warm: reads every block and counts it as used now;\n"
         "forget: removes all that was saved for a tenant, from the devices too.",
-    .usage = "kv VERB [TENANT] (--store unix:PATH | --dir DIR …) [--json]",
-    .example = "deepserve ctl kv stat --store unix:/srv/kv/kvd.socket --json",
+    .usage = "status | drain NAME | restart [NAME …] (--coord ADDRESS | --cluster FILE.yaml) [--json]\n"
+             "       deepserve ctl kv VERB [TENANT] (--store unix:PATH | --dir DIR …) [--json]",
+    .example = "deepserve ctl status --cluster examples/cluster.yaml",
     .opts = table,
 };
 
@@ -248,7 +270,7 @@ int ds_cmd_ctl(int argc, char **argv)
 {
     static const char *const verbs[] = { "stat", "ls", "verify", "scrub", "warm", "forget", NULL };
     options o = { 0 };
-    const char *word[3] = { NULL };
+    const char *word[DS_CTL_WORDS] = { NULL };
     size_t n = 0;
     ds_buf out = { 0 };
     ds_err err = { 0 };
@@ -256,14 +278,24 @@ int ds_cmd_ctl(int argc, char **argv)
     bool help, lost = false;
     ds_rc rc;
 
-    if (ds_opt_parse(&command, &o, argc, argv, word, 3, &n, NULL, &help, &err) != DS_OK)
+    if (ds_opt_parse(&command, &o, argc, argv, word, DS_CTL_WORDS, &n, NULL, &help, &err) != DS_OK)
         return ds_cli_wrong("ctl", "%s", err.msg);
     if (help) {
         ds_opt_print_help(&command, stdout);
         return 0;
     }
+    if (n > 0 && ds_ctl_is_cluster(word[0])) {
+        if (o.store || o.dirs.n)
+            return ds_cli_wrong("ctl", "%s: --store and --dir are for kv", word[0]);
+        return ds_ctl_cluster_run(&o.cluster, word, n, o.json);
+    }
+    if (o.cluster.coord || o.cluster.file)
+        return ds_cli_wrong("ctl", "--coord and --cluster are for status, drain and restart");
     if (n < 2 || strcmp(word[0], "kv") != 0)
-        return ds_cli_wrong("ctl", "what to do comes first: kv stat, kv ls, kv verify, kv scrub, kv warm or kv forget");
+        return ds_cli_wrong("ctl",
+                            "what to do comes first: status, drain, restart, kv stat, kv ls, kv verify, kv scrub, kv warm or kv forget");
+    if (n > 3)
+        return ds_cli_wrong("ctl", "unexpected word '%.40s'", word[3]);
     while (verbs[v] && strcmp(verbs[v], word[1]) != 0)
         v++;
     if (!verbs[v])

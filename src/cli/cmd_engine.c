@@ -1,6 +1,7 @@
 /* deepserve engine: an engine process, for entries. */
 #include <poll.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -8,6 +9,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "cli/cli.h"
+#include "cli/coord_cli.h"
 #include "cli/service_cli.h"
 #include "net/addr.h"
 #include "role/engine.h"
@@ -15,6 +17,7 @@
 typedef struct {
     const char *model, *listen, *config;
     ds_cli_service_opts m;
+    ds_cli_coord_opts coord;
     int encoding, log_level;
     bool dump_config;
     uint64_t drain_ms;
@@ -27,6 +30,7 @@ static const ds_opt table[] = {
     DS_CLI_OPT_MODEL(offsetof(options, model)),
     { .name = "listen", .type = DS_OPT_STR, O(listen), .arg = "ADDRESS", .required = true, .help = "where entries connect: unix:PATH, or HOST:PORT of this machine; port 0 takes any free one" },
     { .name = "encoding", .type = DS_OPT_ENUM, O(encoding), .def = "v4.1", .arg = "NAME", .choices = "v4.1|v4", .help = "dialect of the model's prompts" },
+    DS_CLI_OPTS_COORD(offsetof(options, coord))
     DS_CLI_OPTS_SERVICE(offsetof(options, m))
     { .name = "drain-timeout", .type = DS_OPT_MS, O(drain_ms), .def = "60s", .arg = "TIME", .min = 1, .max = 86400000, .help = "for running requests after SIGTERM; what is left goes on in other engines" },
     { .name = "log-level", .type = DS_OPT_ENUM, O(log_level), .def = "info", .arg = "NAME", .choices = "error|warn|info|debug", .help = "what goes to standard error" },
@@ -46,6 +50,7 @@ const ds_opt_cmd ds_cli_engine = {
 };
 
 static volatile sig_atomic_t asked;
+static volatile sig_atomic_t ordered; /* by the coord: as one signal, and doesn't count as the first of two */
 static volatile sig_atomic_t is_ready;
 
 static void on_signal(int sig)
@@ -63,17 +68,58 @@ static void lost(void *ctx)
     asked = 2;
 }
 
-/* Until a signal, then until nothing is left, the time is over or another signal comes. */
-static void live(ds_engine_role *r, uint64_t drain_ms)
+/* ---- how it leaves ---- */
+
+typedef struct {
+    /* [const] */
+    ds_engine_role *r;
+    /* [atomic] written by the main thread, read by the member's; each alone says something */
+    _Atomic int state;
+} leaving;
+
+static void look(void *ctx, ds_coord_member *m)
 {
-    uint64_t until = 0;
+    const leaving *l = ctx;
+    ds_gen g = ds_service_gen(ds_engine_role_service(l->r));
+    ds_gen_stats sum = { 0 }, s;
+
+    for (uint32_t i = 0; i < ds_gen_n_engines(g); i++)
+        if (ds_gen_stats_get(g, i, &s))
+            ds_gen_stats_add(&sum, &s);
+    m->state = (ds_instance_state)atomic_load(&l->state);
+    m->live = ds_engine_role_live(l->r);
+    m->kv_used = sum.kv_used;
+    m->kv_total = sum.kv_blocks;
+}
+
+static void drain_ordered(void *ctx)
+{
+    (void)ctx;
+    ordered = 1;
+}
+
+/* Until it is wanted away, by a signal or the coord, and then through the states of leaving (policy/instance.h): until
+ * nothing is left, the time is over or another signal comes. What is left goes on in other engines. */
+static void live(leaving *l, const ds_log *log, uint64_t drain_ms)
+{
+    const ds_instance_limits limits = { .announce_us = 1000000, .grace_us = drain_ms * 1000, .move_us = 1, .kv_us = 1 };
+    ds_instance at = { .since_us = ds_now_us() };
 
     while (asked < 2) {
-        if (asked && !until)
-            until = ds_now_us() + drain_ms * 1000;
-        if (until && (ds_engine_role_drain(r) || ds_now_us() >= until))
+        ds_instance_facts f = { .drain = asked > 0 || ordered };
+        ds_instance_step step;
+        bool over = f.drain && ds_engine_role_drain(l->r);
+        f.live = over ? 0 : ds_engine_role_live(l->r) + (f.drain && !over);
+        step = ds_instance_next(&at, &f, &limits, ds_now_us());
+        if (step.next.state != at.state) {
+            ds_logf(log, DS_LOG_INFO, "engine %s: %s, %u requests", ds_engine_role_address(l->r), ds_instance_state_name(step.next.state),
+                    ds_engine_role_live(l->r));
+            atomic_store(&l->state, (int)step.next.state);
+        }
+        at = step.next;
+        if (at.state >= DS_INSTANCE_MOVING)
             return;
-        poll(NULL, 0, until ? 10 : 100);
+        poll(NULL, 0, f.drain ? 10 : 100);
     }
 }
 
@@ -83,6 +129,8 @@ int ds_cmd_engine(int argc, char **argv)
     struct sigaction a = { .sa_handler = on_signal };
     ds_service_opts so = { 0 };
     ds_engine_role *r;
+    leaving l = { .state = DS_INSTANCE_READY };
+    ds_member *member = NULL;
     ds_addr at;
     ds_log log;
     char cache[4096], line[DS_ADDR_TEXT + 16];
@@ -93,6 +141,8 @@ int ds_cmd_engine(int argc, char **argv)
     if (status != -1)
         return status;
     status = ds_cli_service_check(&o.m, "engine");
+    if (status == -1)
+        status = ds_cli_coord_check(&o.coord, "engine");
     if (status != -1)
         return status;
     if (ds_addr_parse(&at, o.listen, &err) != DS_OK)
@@ -111,14 +161,22 @@ int ds_cmd_engine(int argc, char **argv)
         return ds_cli_fail("engine", &err);
     ds_cli_service_say(ds_engine_role_service(r), &o.m);
     is_ready = 1;
-    rc = ds_file_write(1, line, (size_t)snprintf(line, sizeof line, "listening on %s\n", ds_engine_role_address(r)), "standard output",
-                       &err);
+    l.r = r;
+    rc = ds_cli_coord_open(
+        &member, &o.coord, o.model,
+        &(ds_member_opts){
+            .role = "mixed", .address = ds_engine_role_address(r), .look = look, .drain = drain_ordered, .ctx = &l, .log = &log },
+        &err);
+    if (rc == DS_OK)
+        rc = ds_file_write(1, line, (size_t)snprintf(line, sizeof line, "listening on %s\n", ds_engine_role_address(r)), "standard output",
+                           &err);
     if (rc == DS_OK) {
-        live(r, o.drain_ms);
+        live(&l, &log, o.drain_ms);
         rc = ds_service_state(ds_engine_role_service(r), &err);
     }
     signal(SIGINT, SIG_IGN);
     signal(SIGTERM, SIG_IGN);
+    ds_member_close(member);
     ds_engine_role_close(r);
     return rc == DS_OK ? 0 : ds_cli_fail("engine", &err);
 }

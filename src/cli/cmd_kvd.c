@@ -10,11 +10,13 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "cli/cli.h"
+#include "cli/coord_cli.h"
 #include "kvstore/server.h"
 
 typedef struct {
     ds_opt_list dirs;
     const char *code, *listen, *ttl;
+    ds_cli_coord_opts coord;
     uint64_t capacity, windows;
     int64_t blocks, readers;
 } options;
@@ -44,12 +46,13 @@ static const ds_opt table[] = {
       .offset = offsetof(options, listen),
       .arg = "unix:PATH",
       .help = "where engines connect (default: kvd.socket in the first directory; a pool has none)" },
-    { .name = "ttl",
-      .type = DS_OPT_STR,
-      .offset = offsetof(options, ttl),
-      .def = "agent=3d,chat=7d,window=180s",
-      .arg = "CLASS=TIME,…",
-      .help = "how long a block is kept after its last use, and a window state in memory: s, m, h or d" },
+    DS_CLI_OPTS_COORD(offsetof(options, coord)){
+        .name = "ttl",
+        .type = DS_OPT_STR,
+        .offset = offsetof(options, ttl),
+        .def = "agent=3d,chat=7d,window=180s",
+        .arg = "CLASS=TIME,…",
+        .help = "how long a block is kept after its last use, and a window state in memory: s, m, h or d" },
     { .name = "windows",
       .type = DS_OPT_BYTES,
       .offset = offsetof(options, windows),
@@ -154,9 +157,26 @@ static void allow_files(void)
     }
 }
 
-static ds_rc serve(ds_kvserver_opts *so, ds_err *err)
+static void look(void *ctx, ds_coord_member *m)
+{
+    ds_kvstore_stats st;
+
+    if (ds_kvstore_stat(ctx, &st, NULL) == DS_OK) {
+        m->kv_used = st.bytes;
+        m->kv_total = st.capacity;
+    }
+}
+
+static void drain_ordered(void *ctx)
+{
+    (void)ctx;
+    ds_kvserver_stop(signaled);
+}
+
+static ds_rc serve(ds_kvserver_opts *so, const ds_cli_coord_opts *coord, ds_err *err)
 {
     ds_log log = { .level = DS_LOG_INFO, .fd = 2 };
+    ds_member *member = NULL;
     ds_kvserver *s;
     char line[200];
     ds_rc rc;
@@ -166,11 +186,17 @@ static ds_rc serve(ds_kvserver_opts *so, ds_err *err)
     if (rc != DS_OK)
         return rc;
     catch_signals(s);
-    rc = ds_file_write(1, line, (size_t)snprintf(line, sizeof line, "listening on unix:%s\n", so->path), "standard output", err);
+    snprintf(line, sizeof line, "unix:%s", so->path);
+    rc = ds_cli_coord_open(
+        &member, coord, NULL,
+        &(ds_member_opts){ .role = "store", .address = line, .look = look, .drain = drain_ordered, .ctx = so->store, .log = &log }, err);
+    if (rc == DS_OK)
+        rc = ds_file_write(1, line, (size_t)snprintf(line, sizeof line, "listening on unix:%s\n", so->path), "standard output", err);
     if (rc == DS_OK)
         ds_kvserver_run(s);
     signal(SIGINT, SIG_IGN); /* what they ask to stop is about to go */
     signal(SIGTERM, SIG_IGN);
+    ds_member_close(member);
     ds_kvserver_close(s);
     return rc;
 }
@@ -187,6 +213,9 @@ int ds_cmd_kvd(int argc, char **argv)
     int done = ds_cli_parse(&ds_cli_kvd, &o, argc, argv, NULL);
     ds_rc rc;
 
+    if (done >= 0)
+        return done;
+    done = ds_cli_coord_check(&o.coord, "kvd");
     if (done >= 0)
         return done;
     if (o.code && !parse_code(o.code, &so.k, &so.m))
@@ -215,7 +244,7 @@ int ds_cmd_kvd(int argc, char **argv)
         serving.path = path;
         serving.window_bytes = o.windows;
         serving.window_ttl_ns = ttl_s[WINDOW] * 1000000000;
-        rc = serve(&serving, &err);
+        rc = serve(&serving, &o.coord, &err);
         ds_kvstore_close(store);
     }
     return rc == DS_OK ? 0 : ds_cli_fail("kvd", &err);

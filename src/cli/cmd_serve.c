@@ -11,9 +11,11 @@
 #include <fcntl.h>
 
 #include "base/utf8.h"
+#include "cli/coord_cli.h"
 #include "cli/options.h"
 #include "cli/replay.h"
 #include "cli/service_cli.h"
+#include "role/fleet.h"
 #include "server/server.h"
 
 typedef struct {
@@ -21,6 +23,7 @@ typedef struct {
         *config;
     ds_opt_list names, set, engines_at;
     ds_cli_service_opts m;
+    ds_cli_coord_opts coord;
     int encoding, log_level, thinking, unknown_members;
     bool dump_config, no_tcp, strict_model, image_urls, metrics_auth, quiet;
     int64_t port, connections, workers, step_us, phases;
@@ -83,8 +86,9 @@ static const ds_opt table[] = {
 };
 static const ds_opt entry_table[] = {
     HEAD_OPTS
-    { .name = "engine", .type = DS_OPT_LIST, O(engines_at), .arg = "ADDRESS", .help = "an engine process, unix:PATH or HOST:PORT (deepserve engine); may be repeated" },
-    { .name = "engine-wait", .type = DS_OPT_MS, O(engine_wait_ms), .def = "60s", .arg = "TIME", .min = 1, .max = 86400000, .help = "for each of them to be there, at the start" },
+    { .name = "engine", .type = DS_OPT_LIST, O(engines_at), .arg = "ADDRESS", .help = "an engine process, unix:PATH or HOST:PORT (deepserve engine); may be repeated. Or --coord, for those that it names" },
+    DS_CLI_OPTS_COORD(offsetof(options, coord))
+    { .name = "engine-wait", .type = DS_OPT_MS, O(engine_wait_ms), .def = "60s", .arg = "TIME", .min = 1, .max = 86400000, .help = "for each of them to be there, at the start; with --coord for the first" },
     TAIL_OPTS
     { 0 },
 };
@@ -106,7 +110,7 @@ const ds_opt_cmd ds_cli_entry = {
         "Serves the same as `deepserve serve`, with engines that are other processes: of the model only config.json and tokenizer.json "
         "are read here.\n"
         "A request whose engine is lost goes on in another one, with the same text. An engine that comes back is used again.",
-    .usage = "--model DIR --engine ADDRESS [--engine ADDRESS ...] [options]",
+    .usage = "--model DIR (--engine ADDRESS [--engine ADDRESS ...] | --coord ADDRESS --name NAME) [options]",
     .example = "deepserve entry --model models/demo --engine unix:/run/e0 --engine unix:/run/e1 --port 8000",
     .opts = entry_table,
 };
@@ -118,6 +122,9 @@ typedef struct {
     ds_service *s;
     ds_replay *replay;
     ds_server *server;
+    ds_fleet *fleet;   /* the engines that a coord names */
+    ds_member *member; /* what this process is in its cluster */
+    ds_err member_err;
 } service;
 
 /* ---- callbacks of the engine and the server ---- */
@@ -141,10 +148,61 @@ static ds_rc embed(void *ctx, const float *patches, uint32_t n_h, uint32_t n_w, 
 }
 
 static volatile sig_atomic_t is_ready;
+static volatile sig_atomic_t terms;  /* signals that asked for the end */
+static volatile sig_atomic_t drains; /* the coord did */
+
+/* ---- in a cluster ---- */
+
+static void look(void *ctx, ds_coord_member *m)
+{
+    m->state = terms || drains ? DS_INSTANCE_GRACE : DS_INSTANCE_READY;
+    m->live = ds_service_live(((service *)ctx)->s);
+}
+
+static void drain_ordered(void *ctx)
+{
+    drains = 1;
+    ds_server_ask(((service *)ctx)->server, DS_SERVER_DRAIN);
+}
+
+static ds_rc open_fleet(void *ctx, const ds_remote_opts *each, ds_gen_many **out, ds_err *err)
+{
+    service *s = ctx;
+    ds_rc rc = ds_fleet_open(
+        &s->fleet,
+        &(ds_fleet_opts){ .coord = s->o->coord.address, .remote = each, .wait_ms = (uint32_t)s->o->engine_wait_ms, .log = s->log }, err);
+
+    if (rc == DS_OK)
+        *out = ds_fleet_many(s->fleet);
+    return rc;
+}
+
+static void stop_fleet(void *ctx)
+{
+    ds_fleet_stop(((service *)ctx)->fleet);
+}
+
+static void close_fleet(void *ctx)
+{
+    service *s = ctx;
+
+    ds_fleet_close(s->fleet);
+    s->fleet = NULL;
+}
 
 static void ready(void *ctx)
 {
+    service *s = ctx;
+
     is_ready = 1;
+    if (ds_cli_coord_open(
+            &s->member, &s->o->coord, s->o->model,
+            &(ds_member_opts){
+                .role = "entry", .address = ds_server_url(s->server), .look = look, .drain = drain_ordered, .ctx = s, .log = s->log },
+            &s->member_err) != DS_OK) {
+        ds_server_ask(s->server, DS_SERVER_STOP);
+        return;
+    }
     printf("listening on %s\n", ds_server_url(((service *)ctx)->server));
     fflush(stdout);
 }
@@ -167,10 +225,12 @@ static ds_rc load(void *ctx, ds_server_model *out, ds_err *err)
                             .step_ns = (uint64_t)o->step_us * 1000 / (uint64_t)(o->phases ? o->phases : 1),
                             .phases = (uint32_t)o->phases };
     ds_service_opts so = { .image_token = s->image_token, .log = s->log, .lost = lost, .ctx = s, .stub = o->replay ? &stub : NULL };
+    const ds_service_engines engines = { .open = open_fleet, .stop = stop_fleet, .close = close_fleet, .ctx = s };
     const ds_token *ids;
     ds_rc rc;
 
-    if (!o->engines_at.n)
+    so.engines_of = o->coord.address ? &engines : NULL;
+    if (!o->engines_at.n && !o->coord.address)
         ds_cli_service_get(&so, &o->m, o->encoding, cache, sizeof cache);
     so.engines_at = o->engines_at.v;
     so.n_engines_at = (uint32_t)o->engines_at.n;
@@ -193,7 +253,7 @@ static ds_rc load(void *ctx, ds_server_model *out, ds_err *err)
     out->tokenizer = ds_service_tokenizer(s->s);
     out->max_context = ds_service_context(s->s);
     out->fingerprint = "deepserve-" DS_VERSION;
-    out->engines_elsewhere = o->engines_at.n > 0;
+    out->engines_elsewhere = o->engines_at.n > 0 || o->coord.address;
     if (ds_service_pictures(s->s, &out->vision.rule, &out->vision.token_id)) {
         out->vision.hidden = ds_service_config(s->s)->hidden_size;
         out->vision.embed = embed;
@@ -204,6 +264,7 @@ static ds_rc load(void *ctx, ds_server_model *out, ds_err *err)
 
 static void close_service(service *s)
 {
+    ds_member_close(s->member);
     if (s->s)
         ds_service_stop(s->s); /* the server's requests end before it goes, and its texts before the tokenizer does */
     ds_server_destroy(s->server);
@@ -214,7 +275,6 @@ static void close_service(service *s)
 /* ---- signals ---- */
 
 static ds_server *signaled;
-static volatile sig_atomic_t terms;
 
 static void on_signal(int sig)
 {
@@ -357,8 +417,10 @@ static int serve(int argc, char **argv, const ds_opt_cmd *cmd, const char *name)
     }
     s.image_token = recipe.image_token;
     status = check_values(&o, name);
-    if (status == -1 && cmd == &ds_cli_entry && !o.engines_at.n)
-        status = ds_cli_wrong(name, "--engine: at least one is needed");
+    if (status == -1 && cmd == &ds_cli_entry && !o.engines_at.n == !o.coord.address)
+        status = ds_cli_wrong(name, "either --engine, at least one, or --coord is needed");
+    if (status == -1)
+        status = ds_cli_coord_check(&o.coord, name);
     if (status == -1 && cmd == &command)
         status = ds_cli_service_check(&o.m, name);
     if (status != -1)
@@ -419,6 +481,10 @@ static int serve(int argc, char **argv, const ds_opt_cmd *cmd, const char *name)
     rc = run(&s, &so, &err);
     if (rc == DS_OK && s.s)
         rc = ds_service_state(s.s, &err);
+    if (rc == DS_OK && s.member_err.rc != DS_OK) {
+        rc = s.member_err.rc;
+        err = s.member_err;
+    }
     close_service(&s);
     if (access_fd != STDERR_FILENO)
         close(access_fd);

@@ -10,6 +10,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "cli/cli.h"
+#include "cli/ctl_cluster.h"
 #include "role/up.h"
 
 typedef struct {
@@ -167,7 +168,7 @@ static void show_table(const ds_up *u)
         fprintf(stderr, "%-*s  %-6s  %-8d  %-*s  %.1f s\n", name, plan->p[i].name, plan->p[i].role, (int)s.pid, address, s.address,
                 (double)s.ready_us / 1e6);
     }
-    fprintf(stderr, "logs are in %s/logs; Ctrl-C ends all of it\n", plan->dir);
+    fprintf(stderr, "logs are in %s/logs; how it is now: deepserve ctl status --coord %s; Ctrl-C ends all of it\n", plan->dir, plan->coord);
 }
 
 static void ready(void *ctx, const ds_up *u)
@@ -214,6 +215,18 @@ static void find_run_dir(char *out, size_t cap)
         snprintf(out, cap, "/tmp/deepserve-%u", (unsigned)geteuid());
 }
 
+ds_rc ds_cli_up_plan(ds_up_plan **out, const char *file, ds_err *err)
+{
+    char run_dir[4096];
+
+    find_run_dir(run_dir, sizeof run_dir);
+    return ds_up_plan_load(
+        out, file,
+        &(ds_up_commands){
+            .coord = &ds_cli_coord, .store = &ds_cli_kvd, .engine = &ds_cli_engine, .entry = &ds_cli_entry, .run_dir = run_dir },
+        err);
+}
+
 static ds_rc find_program(char *out, size_t cap, ds_err *err)
 {
     ssize_t n = readlink("/proc/self/exe", out, cap - 1);
@@ -231,7 +244,7 @@ int ds_cmd_up(int argc, char **argv)
     const char *file = NULL;
     size_t n = 0;
     bool help;
-    char run_dir[4096], program[4096];
+    char program[4096];
     ds_up_plan *plan = NULL;
     ds_up *u = NULL;
     ds_err err = { 0 };
@@ -245,14 +258,11 @@ int ds_cmd_up(int argc, char **argv)
     }
     if (n == 0)
         return ds_cli_wrong("up", "the cluster's file is missing");
-    find_run_dir(run_dir, sizeof run_dir);
     v.terminal = isatty(2);
     v.began_us = ds_now_us();
     rc = find_program(program, sizeof program, &err);
     if (rc == DS_OK)
-        rc = ds_up_plan_load(
-            &plan, file, &(ds_up_commands){ .store = &ds_cli_kvd, .engine = &ds_cli_engine, .entry = &ds_cli_entry, .run_dir = run_dir },
-            &err);
+        rc = ds_cli_up_plan(&plan, file, &err);
     if (rc == DS_OK)
         rc = ds_up_open(&u, plan,
                         &(ds_up_opts){ .program = program,

@@ -6,7 +6,8 @@
 const ds_cmd ds_commands[] = {
     { "bench", ds_cmd_bench, "the kernels next to what the machine can do" },
     { "chat", ds_cmd_chat, "talk with a model in the terminal" },
-    { "ctl", ds_cmd_ctl, "look after a KV store" },
+    { "coord", ds_cmd_coord, "who is in a cluster: its members find each other there" },
+    { "ctl", ds_cmd_ctl, "look after a cluster, or a KV store" },
     { "engine", ds_cmd_engine, "an engine process, for entries" },
     { "entry", ds_cmd_entry, "the API over HTTP, on engines of other processes" },
     { "generate", ds_cmd_generate, "prompts to text, one or many" },

@@ -23,6 +23,7 @@ typedef struct ds_again ds_again;
  * nobody else. DS_E_NOMEM. */
 ds_rc ds_again_create(ds_again **out, ds_gen below, uint32_t hidden, uint32_t patience_ms, ds_err *err);
 ds_gen ds_again_gen(ds_again *a);
+uint32_t ds_again_live(ds_again *a);    /* requests that haven't ended */
 uint64_t ds_again_resumed(ds_again *a); /* samples that were asked for again, in all */
 /* When what is below has nothing of it any more: after the remotes are closed. NULL is fine. */
 void ds_again_destroy(ds_again *a);

@@ -37,21 +37,66 @@ typedef struct {
     uint64_t n_out;   /* tokens that came of those samples */
 } record;
 
+/* A place for a part. Who calls a function of it is `inside` meanwhile, so that none goes under a caller. */
+typedef struct {
+    ds_gen g;
+    bool used, leaves; /* leaves: takes nothing new */
+    uint32_t inside;
+} slot;
+
 struct ds_gen_many {
-    /* [const] */
-    uint32_t n;
-    ds_gen parts[DS_GEN_MANY_MAX];
     /* [poll] by whoever polls */
     uint32_t first; /* part that is asked first, in turns */
     /* [mu] no function of a part is called with it, and no wake */
     pthread_mutex_t mu;
     pthread_cond_t woken;
+    slot slots[DS_GEN_MANY_MAX];
+    uint32_t n; /* places up to the last that was ever used */
     record *records;
     uint32_t n_records, free;
     uint32_t output; /* mean tokens of an answer */
     uint64_t n_wakes;
     void (*wake)(void *ctx), *wake_ctx;
 };
+
+/* ---- parts ---- */
+
+/* With mu. */
+static ds_gen enter_locked(ds_gen_many *m, uint32_t i)
+{
+    m->slots[i].inside++;
+    return m->slots[i].g;
+}
+
+/* False: there is no part at that place. */
+static bool enter(ds_gen_many *m, uint32_t i, ds_gen *part)
+{
+    bool there;
+
+    pthread_mutex_lock(&m->mu);
+    there = i < m->n && m->slots[i].used;
+    if (there)
+        *part = enter_locked(m, i);
+    pthread_mutex_unlock(&m->mu);
+    return there;
+}
+
+static void leave(ds_gen_many *m, uint32_t i)
+{
+    pthread_mutex_lock(&m->mu);
+    m->slots[i].inside--;
+    pthread_mutex_unlock(&m->mu);
+}
+
+static uint32_t n_slots(ds_gen_many *m)
+{
+    uint32_t n;
+
+    pthread_mutex_lock(&m->mu);
+    n = m->n;
+    pthread_mutex_unlock(&m->mu);
+    return n;
+}
 
 /* ---- records: with mu ---- */
 
@@ -125,7 +170,7 @@ static uint32_t choose(const ds_gen_many *m, uint64_t tried)
         if (m->records[i].id)
             ahead[m->records[i].part] += work(&m->records[i]);
     for (uint32_t i = 0; i < m->n; i++)
-        if (!(tried >> i & 1) && (best == DS_NONE || ahead[i] < ahead[best]))
+        if (m->slots[i].used && !m->slots[i].leaves && !(tried >> i & 1) && (best == DS_NONE || ahead[i] < ahead[best]))
             best = i;
     return best;
 }
@@ -163,25 +208,30 @@ static ds_rc add(void *h, const ds_gen_request *q, uint64_t *id, ds_err *err)
     ds_gen_request mine = *q;
     uint64_t tried = 0, part_id;
     uint32_t part;
+    ds_gen g = { NULL, NULL };
     ds_rc rc = DS_OK, answer = DS_OK;
     record *r;
 
     *id = 0;
     pthread_mutex_lock(&m->mu);
     part = choose(m, 0);
-    r = take_record(m, q);
+    r = part == DS_NONE ? NULL : take_record(m, q);
     if (r) {
         r->part = part;
         mine.cookie = r->id;
+        g = enter_locked(m, part);
     }
     pthread_mutex_unlock(&m->mu);
+    if (part == DS_NONE)
+        return ds_fail(err, DS_E_IO, "there is no engine");
     if (!r)
         return ds_fail(err, DS_E_NOMEM, "out of memory for a request");
     for (;;) {
         ds_err why = { 0 };
-        rc = ds_gen_add(m->parts[part], &mine, &part_id, &why);
+        rc = ds_gen_add(g, &mine, &part_id, &why);
         if (rc == DS_OK) {
-            know(m, mine.cookie, m->parts[part], part_id);
+            know(m, mine.cookie, g, part_id);
+            leave(m, part);
             *id = mine.cookie;
             return DS_OK;
         }
@@ -192,20 +242,24 @@ static ds_rc add(void *h, const ds_gen_request *q, uint64_t *id, ds_err *err)
         }
         tried |= UINT64_C(1) << part;
         pthread_mutex_lock(&m->mu);
+        m->slots[part].inside--;
         r = of_id(m, mine.cookie);
         part = rc == DS_E_AGAIN || rc == DS_E_IO ? choose(m, tried) : DS_NONE;
-        if (part == DS_NONE)
+        if (part == DS_NONE) {
             free_record(m, r);
-        else
+        } else {
             r->part = part;
+            g = enter_locked(m, part);
+        }
         pthread_mutex_unlock(&m->mu);
         if (part == DS_NONE)
             return rc == DS_E_AGAIN || rc == DS_E_IO ? answer : rc;
     }
 }
 
-/* Where an order goes. False: the request is gone, or the order is kept until its part's id is known. */
-static bool order_goes(ds_gen_many *m, uint64_t id, bool cancel, uint32_t finish, ds_gen *part, uint64_t *part_id)
+/* Where an order goes: the part is entered. False: the request is gone, or the order is kept until its part's id is
+ * known. */
+static bool order_goes(ds_gen_many *m, uint64_t id, bool cancel, uint32_t finish, ds_gen *part, uint32_t *at, uint64_t *part_id)
 {
     bool goes;
     record *r;
@@ -214,7 +268,8 @@ static bool order_goes(ds_gen_many *m, uint64_t id, bool cancel, uint32_t finish
     r = of_id(m, id);
     goes = r && r->known;
     if (goes) {
-        *part = m->parts[r->part];
+        *at = r->part;
+        *part = enter_locked(m, r->part);
         *part_id = r->part_id;
     } else if (r) {
         r->cancel = r->cancel || cancel;
@@ -227,19 +282,25 @@ static bool order_goes(ds_gen_many *m, uint64_t id, bool cancel, uint32_t finish
 static void cancel(void *h, uint64_t id)
 {
     uint64_t part_id;
+    uint32_t at;
     ds_gen part;
 
-    if (order_goes(h, id, true, 0, &part, &part_id))
+    if (order_goes(h, id, true, 0, &part, &at, &part_id)) {
         ds_gen_cancel(part, part_id);
+        leave(h, at);
+    }
 }
 
 static void finish_sample(void *h, uint64_t id, uint32_t sample)
 {
     uint64_t part_id;
+    uint32_t at;
     ds_gen part;
 
-    if (sample < FINISH_SAMPLES && order_goes(h, id, false, UINT32_C(1) << sample, &part, &part_id))
+    if (sample < FINISH_SAMPLES && order_goes(h, id, false, UINT32_C(1) << sample, &part, &at, &part_id)) {
         ds_gen_finish_sample(part, part_id, sample);
+        leave(h, at);
+    }
 }
 
 /* ---- events out ---- */
@@ -287,11 +348,18 @@ static void translate(ds_gen_many *m, ds_event *ev)
 static size_t poll_events(void *h, ds_event *ev, size_t cap)
 {
     ds_gen_many *m = h;
+    uint32_t places = n_slots(m);
     size_t n = 0;
 
-    for (uint32_t i = 0; i < m->n && n < cap; i++)
-        n += ds_gen_poll(m->parts[(m->first + i) % m->n], ev + n, cap - n);
-    m->first = (m->first + 1) % m->n; /* a part with much to say doesn't hold back the others */
+    for (uint32_t i = 0; i < places && n < cap; i++) {
+        uint32_t at = (m->first + i) % places;
+        ds_gen part;
+        if (!enter(m, at, &part))
+            continue;
+        n += ds_gen_poll(part, ev + n, cap - n);
+        leave(m, at);
+    }
+    m->first = (m->first + 1) % places; /* a part with much to say doesn't hold back the others */
     if (n == 0)
         return 0;
     pthread_mutex_lock(&m->mu);
@@ -301,12 +369,18 @@ static size_t poll_events(void *h, ds_event *ev, size_t cap)
     return n;
 }
 
-static bool any_has(const ds_gen_many *m)
+static bool any_has(ds_gen_many *m)
 {
-    for (uint32_t i = 0; i < m->n; i++)
-        if (ds_gen_wait(m->parts[i], 0))
-            return true;
-    return false;
+    bool has = false;
+
+    for (uint32_t i = 0, n = n_slots(m); i < n && !has; i++) {
+        ds_gen part;
+        if (!enter(m, i, &part))
+            continue;
+        has = ds_gen_wait(part, 0);
+        leave(m, i);
+    }
+    return has;
 }
 
 static bool wait_events(void *h, uint32_t timeout_ms)
@@ -365,48 +439,111 @@ static void wake_by(void *h, void (*wake)(void *ctx), void *ctx)
 
 static bool drain(void *h)
 {
-    const ds_gen_many *m = h;
+    ds_gen_many *m = h;
     bool over = true;
 
-    for (uint32_t i = 0; i < m->n; i++)
-        over = ds_gen_drain(m->parts[i]) && over;
+    for (uint32_t i = 0, n = n_slots(m); i < n; i++) {
+        ds_gen part;
+        if (!enter(m, i, &part))
+            continue;
+        over = ds_gen_drain(part) && over;
+        leave(m, i);
+    }
     return over;
 }
 
 static uint32_t n_engines(void *h)
 {
-    const ds_gen_many *m = h;
-    uint32_t n = 0;
+    ds_gen_many *m = h;
+    uint32_t all = 0;
 
-    for (uint32_t i = 0; i < m->n; i++)
-        n += ds_gen_n_engines(m->parts[i]);
-    return n;
+    for (uint32_t i = 0, n = n_slots(m); i < n; i++) {
+        ds_gen part;
+        if (!enter(m, i, &part))
+            continue;
+        all += ds_gen_n_engines(part);
+        leave(m, i);
+    }
+    return all;
 }
 
-/* The part that has an engine, whose number becomes that within the part. NULL: there are fewer. */
-static const ds_gen *part_with(const ds_gen_many *m, uint32_t *engine)
+/* Enters the part that has an engine, whose number becomes that within the part. DS_NONE: there are fewer. */
+static uint32_t enter_with(ds_gen_many *m, uint32_t *engine, ds_gen *part)
 {
-    for (uint32_t i = 0; i < m->n; i++) {
-        uint32_t n = ds_gen_n_engines(m->parts[i]);
-        if (*engine < n)
-            return &m->parts[i];
-        *engine -= n;
+    for (uint32_t i = 0, n = n_slots(m); i < n; i++) {
+        uint32_t its;
+        if (!enter(m, i, part))
+            continue;
+        its = ds_gen_n_engines(*part);
+        if (*engine < its)
+            return i;
+        *engine -= its;
+        leave(m, i);
     }
-    return NULL;
+    return DS_NONE;
 }
 
 static bool stats(void *h, uint32_t engine, ds_gen_stats *out)
 {
-    const ds_gen *part = part_with(h, &engine);
+    ds_gen part;
+    uint32_t at = enter_with(h, &engine, &part);
+    bool known = at != DS_NONE && ds_gen_stats_get(part, engine, out);
 
-    return part && ds_gen_stats_get(*part, engine, out);
+    if (at != DS_NONE)
+        leave(h, at);
+    return known;
 }
 
 static bool plan(void *h, uint32_t engine, ds_gen_plan *out)
 {
-    const ds_gen *part = part_with(h, &engine);
+    ds_gen part;
+    uint32_t at = enter_with(h, &engine, &part);
+    bool known = at != DS_NONE && ds_gen_plan_get(part, engine, out);
 
-    return part && ds_gen_plan_get(*part, engine, out);
+    if (at != DS_NONE)
+        leave(h, at);
+    return known;
+}
+
+/* ---- parts that come and go ---- */
+
+ds_rc ds_gen_many_add(ds_gen_many *m, ds_gen part, uint32_t *place, ds_err *err)
+{
+    uint32_t i = 0;
+
+    ds_gen_wake_by(part, part_woke, m);
+    pthread_mutex_lock(&m->mu);
+    while (i < DS_GEN_MANY_MAX && m->slots[i].used)
+        i++;
+    if (i < DS_GEN_MANY_MAX) {
+        m->slots[i] = (slot){ .g = part, .used = true };
+        m->n = i < m->n ? m->n : i + 1;
+    }
+    pthread_mutex_unlock(&m->mu);
+    *place = i;
+    if (i < DS_GEN_MANY_MAX) {
+        part_woke(m); /* who waits for an engine looks */
+        return DS_OK;
+    }
+    ds_gen_wake_by(part, NULL, NULL);
+    return ds_fail(err, DS_E_AGAIN, "%d engines are there already", DS_GEN_MANY_MAX);
+}
+
+bool ds_gen_many_remove(ds_gen_many *m, uint32_t place)
+{
+    slot *s = &m->slots[place];
+    bool gone;
+
+    pthread_mutex_lock(&m->mu);
+    assert(place < m->n && s->used);
+    s->leaves = true;
+    gone = s->inside == 0;
+    for (uint32_t i = 0; i < m->n_records && gone; i++)
+        gone = !m->records[i].id || m->records[i].part != place;
+    if (gone)
+        *s = (slot){ .used = false };
+    pthread_mutex_unlock(&m->mu);
+    return gone;
 }
 
 ds_gen ds_gen_many_gen(ds_gen_many *m)
@@ -444,7 +581,7 @@ ds_rc ds_gen_many_create(ds_gen_many **out, const ds_gen *parts, size_t n, ds_er
     pthread_cond_init(&m->woken, &attr);
     pthread_condattr_destroy(&attr);
     for (size_t i = 0; i < n; i++) {
-        m->parts[i] = parts[i];
+        m->slots[i] = (slot){ .g = parts[i], .used = true };
         ds_gen_wake_by(parts[i], part_woke, m);
     }
     *out = m;

@@ -87,6 +87,11 @@ const char *ds_engine_role_address(const ds_engine_role *r)
     return ds_host_address(r->h);
 }
 
+uint32_t ds_engine_role_live(const ds_engine_role *r)
+{
+    return ds_host_stat(r->h).requests;
+}
+
 bool ds_engine_role_drain(ds_engine_role *r)
 {
     return ds_host_drain(r->h);

@@ -28,8 +28,9 @@ struct ds_service {
     uint32_t n_engines;
     ds_remote *remotes[DS_GEN_MANY_MAX]; /* instead: engines of other processes */
     uint32_t n_remotes;
-    ds_gen_many *many; /* several engines as one */
-    ds_again *again;   /* in front of remotes */
+    ds_gen_many *many;            /* several engines as one */
+    ds_service_engines elsewhere; /* who holds it; zeros: this service does */
+    ds_again *again;              /* in front of remotes */
     ds_gen gen;
     ds_service_plan plan;
     ds_token stop_ids[DS_LLM_STOP_IDS];
@@ -258,6 +259,21 @@ ds_rc ds_service_wire_model(ds_cw_model *m, const char *dir, ds_err *err)
     return rc == DS_OK ? digest_file(m->config, dir, "config.json", err) : rc;
 }
 
+ds_rc ds_service_wire_digest(uint8_t out[32], const char *dir, ds_err *err)
+{
+    ds_cw_model m;
+    ds_rc rc = ds_service_wire_model(&m, dir, err);
+
+    if (rc == DS_OK)
+        ds_sha256(out, &m, sizeof m);
+    return rc;
+}
+
+uint32_t ds_service_live(const ds_service *s)
+{
+    return s->again ? ds_again_live(s->again) : 0;
+}
+
 /* The engines of other processes, as one generator whose requests outlive them. The context is the smallest. */
 static ds_rc open_remotes(ds_service *s, const char *dir, const ds_service_opts *o, ds_err *err)
 {
@@ -277,12 +293,17 @@ static ds_rc open_remotes(ds_service *s, const char *dir, const ds_service_opts 
         rc = ds_service_wire_model(&ro.model, dir, err);
     ro.hidden = s->config.hidden_size;
     s->n_engines = 0;
+    if (rc == DS_OK && o->engines_of) {
+        rc = o->engines_of->open(o->engines_of->ctx, &ro, &s->many, err);
+        if (rc == DS_OK)
+            s->elsewhere = *o->engines_of;
+    }
     for (; s->n_remotes < o->n_engines_at && rc == DS_OK; s->n_remotes += rc == DS_OK) {
         rc = ds_remote_open(&s->remotes[s->n_remotes], o->engines_at[s->n_remotes], &ro, err);
         if (rc == DS_OK)
             parts[s->n_remotes] = ds_remote_gen(s->remotes[s->n_remotes]);
     }
-    if (rc == DS_OK)
+    if (rc == DS_OK && !s->many)
         rc = ds_gen_many_create(&s->many, parts, s->n_remotes, err);
     if (rc == DS_OK)
         rc = ds_again_create(&s->again, ds_gen_many_gen(s->many), ro.hidden, 0, err);
@@ -329,10 +350,12 @@ static ds_rc open_all(ds_service *s, const char *dir, const ds_service_opts *o, 
         return ds_fail(err, DS_E_ARG, "%u engines: at most %d", s->n_engines, DS_GEN_MANY_MAX);
     rc = open_queue(s, err);
     if (rc == DS_OK)
-        rc = o->n_engines_at ? open_remotes(s, dir, o, err) : o->stub ? open_stub(s, dir, o, err) : open_model(s, dir, o, err);
+        rc = o->n_engines_at || o->engines_of ? open_remotes(s, dir, o, err)
+             : o->stub                        ? open_stub(s, dir, o, err)
+                                              : open_model(s, dir, o, err);
     if (rc == DS_OK)
         rc = ds_llm_read_stop_ids(s->stop_ids, &s->n_stop_ids, dir, &s->config, err);
-    if (rc != DS_OK || o->n_engines_at)
+    if (rc != DS_OK || o->n_engines_at || o->engines_of)
         return rc;
     ds_engine_plan_of(s->engines[0], &s->plan.engine);
     s->context = s->plan.engine.max_context;
@@ -377,9 +400,15 @@ void ds_service_stop(ds_service *s)
         ds_remote_close(s->remotes[i]);
         s->remotes[i] = NULL;
     }
+    if (s->elsewhere.stop)
+        s->elsewhere.stop(s->elsewhere.ctx);
     ds_again_destroy(s->again);
     s->again = NULL;
-    ds_gen_many_destroy(s->many);
+    if (s->elsewhere.close)
+        s->elsewhere.close(s->elsewhere.ctx);
+    else
+        ds_gen_many_destroy(s->many);
+    s->elsewhere = (ds_service_engines){ .ctx = NULL };
     s->many = NULL;
     s->gen = (ds_gen){ 0 };
     ds_kvdir_close(&s->kv);

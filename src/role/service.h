@@ -15,11 +15,20 @@
 #include <ds/llm.h>
 
 #include "base/log.h"
-#include "cluster/wire.h"
+#include "cluster/remote.h"
 #include "constrain/constrain.h"
 #include "role/parts.h"
 
 typedef struct ds_service ds_service;
+
+/* Who holds engine processes that come and go (role/fleet.h), apart, so that programs with the library don't need what
+ * finds them. */
+typedef struct {
+    ds_rc (*open)(void *ctx, const ds_remote_opts *each, ds_gen_many **out, ds_err *err); /* with a first engine there */
+    void (*stop)(void *ctx);                                                              /* no event comes any more */
+    void (*close)(void *ctx);                                                             /* after stop: *out goes */
+    void *ctx;
+} ds_service_engines;
 
 typedef struct {
     ds_llm_place place;
@@ -45,8 +54,9 @@ typedef struct {
         *engines_at; /* [n_engines_at] instead of engines of its own: addresses of engine processes (role/engine.h). Of the directory
                                       only tokenizer and configuration are read, and pictures aren't taken */
     uint32_t n_engines_at;
-    uint32_t engine_wait_ms;    /* for them to be there; 0 = 10000 */
-    const ds_log *log;          /* what becomes of them; NULL: nobody hears */
+    uint32_t engine_wait_ms;              /* for them to be there; 0 = 10000 */
+    const ds_service_engines *engines_of; /* instead: engine processes that come and go. NULL: none */
+    const ds_log *log;                    /* what becomes of them; NULL: nobody hears */
     const ds_engine_stub *stub; /* no model: engines that make their tokens so; of the directory only tokenizer and configuration are read.
                                    Its vocab is the tokenizer's */
 } ds_service_opts;
@@ -86,6 +96,10 @@ ds_rc ds_service_wire_model(ds_cw_model *m, const char *dir, ds_err *err);
 ds_rc ds_service_open(ds_service **out, const char *dir, const ds_service_opts *o, ds_err *err);
 /* DS_OK, or which rank is gone. Any thread. */
 ds_rc ds_service_state(const ds_service *s, ds_err *err);
+/* Requests that are live in front of engine processes; 0 where there are none. Any thread, until stop. */
+uint32_t ds_service_live(const ds_service *s);
+/* Digest of what engine processes and those who ask them must have in common. DS_E_IO, DS_E_ARG. */
+ds_rc ds_service_wire_digest(uint8_t out[32], const char *dir, ds_err *err);
 /* Cancels what the engines have and waits for them: nothing of a request is used any more. The generator and the
  * engines are gone. */
 void ds_service_stop(ds_service *s);

@@ -336,8 +336,8 @@ static void describe_end(process *p, int status)
         snprintf(p->s.why, sizeof p->s.why, "killed by signal %d, %s", WTERMSIG(status), strsignal(WTERMSIG(status)));
     else
         snprintf(p->s.why, sizeof p->s.why, "exit status %d", WEXITSTATUS(status));
-    if (WIFSIGNALED(status) && (WTERMSIG(status) == SIGKILL || WTERMSIG(status) == SIGTERM)) /* it had no time to say why */
-        return;
+    if (status == 0 || (WIFSIGNALED(status) && (WTERMSIG(status) == SIGKILL || WTERMSIG(status) == SIGTERM)))
+        return; /* it had nothing to say, or no time to say it */
     last_words(p, words, sizeof words);
     n = strlen(p->s.why);
     if (*words)
@@ -368,8 +368,8 @@ static void ended(ds_up *u, uint32_t i, int status, ds_err *err)
         become(u, i, DS_UP_ENDED);
         return;
     }
-    if (p->s.state == DS_UP_READY && now - p->started_us - p->s.ready_us >= STEADY)
-        p->pause_us = 0;
+    if (status == 0 || (p->s.state == DS_UP_READY && now - p->started_us - p->s.ready_us >= STEADY))
+        p->pause_us = 0; /* it was asked to end, or was well for long */
     p->pause_us = p->pause_us == 0 ? FIRST_PAUSE : 2 * p->pause_us > LONGEST_PAUSE ? LONGEST_PAUSE : 2 * p->pause_us;
     p->again_us = u->o.no_restart ? UINT64_MAX : now + p->pause_us;
     p->s.again_in_us = u->o.no_restart ? 0 : p->pause_us;

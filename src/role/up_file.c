@@ -24,14 +24,18 @@ typedef struct {
 
 const char *ds_up_kind_name(ds_up_kind k, bool several)
 {
-    static const char *const names[DS_UP_KINDS][2] = { { "store", "stores" }, { "engine", "engines" }, { "entry", "entries" } };
+    static const char *const names[DS_UP_KINDS][2] = {
+        { "coord", "coord" }, { "store", "stores" }, { "engine", "engines" }, { "entry", "entries" }
+    };
 
     return names[k][several];
 }
 
 static const ds_opt_cmd *command_of(const ds_up_commands *c, ds_up_kind k)
 {
-    return k == DS_UP_STORE ? c->store : k == DS_UP_ENGINE ? c->engine : c->entry;
+    const ds_opt_cmd *const commands[DS_UP_KINDS] = { c->coord, c->store, c->engine, c->entry };
+
+    return commands[k];
 }
 
 /* ---- values ---- */
@@ -195,12 +199,14 @@ static ds_rc add_setting(const reader *r, ds_up_process *p, const ds_yaml *v)
 
 /* What `up` says itself, by kind. */
 static const char *const own[DS_UP_KINDS][8] = {
-    { "listen" },
-    { "model", "listen", "kv", "config", "dump-config" },
-    { "model", "host", "engine", "engine-wait", "admin-socket", "config", "dump-config" },
+    { "listen", "dir" },
+    { "listen", "coord" },
+    { "model", "listen", "kv", "coord", "config", "dump-config" },
+    { "model", "host", "engine", "coord", "admin-socket", "config", "dump-config" },
 };
 /* Keys of a group that are no options, or become some in a way of their own. */
 static const char *const special[DS_UP_KINDS][8] = {
+    { NULL },
     { "name", "count" },
     { "name", "count", "role", "store" },
     { "name", "count", "host", "port" },
@@ -215,7 +221,7 @@ static bool among(const char *const *words, const char *word)
 }
 
 typedef struct {
-    const ds_yaml *map;
+    const ds_yaml *map; /* NULL: nothing is said of it */
     ds_up_kind kind;
     char name[DS_UP_NAME];
     unsigned count, port;
@@ -296,7 +302,7 @@ static ds_rc settings_of(const reader *r, const group *g, ds_up_process *p)
 {
     ds_rc rc = DS_OK;
 
-    for (const ds_yaml *v = g->map->child; v && rc == DS_OK; v = v->next) {
+    for (const ds_yaml *v = g->map ? g->map->child : NULL; v && rc == DS_OK; v = v->next) {
         if (among(special[g->kind], v->key))
             continue;
         if (among(own[g->kind], v->key))
@@ -311,48 +317,55 @@ static ds_rc settings_of(const reader *r, const group *g, ds_up_process *p)
     return rc;
 }
 
-/* What the command needs from `up`. An entry's engines come when all are known. */
+/* A place in the cluster's directory. */
+static ds_rc own_dir(const reader *r, ds_up_process *p)
+{
+    if (asprintf(&p->dir, "%s/%s", r->plan->dir, p->name) < 0) {
+        p->dir = NULL;
+        return no_memory(r);
+    }
+    return add_format(r, p, "--dir=%s", p->dir);
+}
+
+/* What the command needs from `up`. */
 static ds_rc own_words(const reader *r, const group *g, ds_up_process *p)
 {
     const char *dir = r->plan->dir;
-    ds_rc rc;
+    ds_rc rc = DS_OK;
 
-    switch (p->kind) {
-    case DS_UP_STORE:
+    if (p->kind != DS_UP_COORD)
+        rc = add_format(r, p, "--coord=%s", r->plan->coord);
+    if (rc == DS_OK && p->kind != DS_UP_COORD)
+        rc = add_format(r, p, "--name=%s", p->name);
+    if (rc == DS_OK && p->kind != DS_UP_ENTRY)
         rc = add_format(r, p, "--listen=unix:%s/%s.socket", dir, p->name);
-        if (rc != DS_OK || ds_yaml_get(g->map, "dir"))
-            return rc;
-        if (asprintf(&p->dir, "%s/%s", dir, p->name) < 0) {
-            p->dir = NULL;
-            return no_memory(r);
-        }
-        return add_format(r, p, "--dir=%s", p->dir);
-    case DS_UP_ENGINE:
+    if (rc == DS_OK && (p->kind == DS_UP_ENGINE || p->kind == DS_UP_ENTRY))
         rc = add_format(r, p, "--model=%s", r->model);
-        if (rc == DS_OK)
-            rc = add_format(r, p, "--listen=unix:%s/%s.socket", dir, p->name);
-        return rc == DS_OK && g->store ? add_format(r, p, "--kv=unix:%s/%s.socket", dir, g->store->name) : rc;
-    default:
-        rc = add_format(r, p, "--model=%s", r->model);
-        if (rc == DS_OK)
-            rc = add_format(r, p, "--host=%s", p->host);
-        if (rc == DS_OK)
-            rc = add_format(r, p, "--port=%u", p->port);
-        return rc == DS_OK ? add_format(r, p, "--admin-socket=%s/%s.admin", dir, p->name) : rc;
-    }
+    if (rc == DS_OK && (p->kind == DS_UP_COORD || (p->kind == DS_UP_STORE && !ds_yaml_get(g->map, "dir"))))
+        rc = own_dir(r, p);
+    if (rc == DS_OK && g->store)
+        rc = add_format(r, p, "--kv=unix:%s/%s.socket", dir, g->store->name);
+    if (rc != DS_OK || p->kind != DS_UP_ENTRY)
+        return rc;
+    rc = add_format(r, p, "--host=%s", p->host);
+    if (rc == DS_OK)
+        rc = add_format(r, p, "--port=%u", p->port);
+    return rc == DS_OK ? add_format(r, p, "--admin-socket=%s/%s.admin", dir, p->name) : rc;
 }
 
 static ds_rc add_process(const reader *r, const group *g, unsigned i)
 {
-    static const char *const words[DS_UP_KINDS] = { "kvd", "engine", "entry" };
+    static const char *const words[DS_UP_KINDS] = { "coord", "kvd", "engine", "entry" };
     ds_up_plan *plan = r->plan;
     ds_up_process *p = &plan->p[plan->n];
     const ds_up_process *other;
     ds_rc rc;
 
-    *p = (ds_up_process){ .kind = g->kind, .role = g->role, .line = g->map->line, .column = g->map->column };
+    *p = (ds_up_process){ .kind = g->kind, .role = g->role, .line = g->map ? g->map->line : 1, .column = g->map ? g->map->column : 1 };
     snprintf(p->name, sizeof p->name, g->numbered ? "%s%u" : "%s", g->name, i);
     other = process_named(plan, p->name);
+    if (other && other->kind == DS_UP_COORD)
+        return ds_yaml_fail(r->d, g->map, r->err, "the name coord is the coord's");
     if (other)
         return ds_yaml_fail(r->d, g->map, r->err, "a second %s, the first is in line %u: `name` tells them apart", p->name, other->line);
     if (g->host) {
@@ -397,26 +410,45 @@ static ds_rc read_groups(const reader *r, const ds_yaml *root, ds_up_kind kind)
     return rc;
 }
 
-static ds_rc connect_entries(const reader *r, const ds_yaml *root)
+/* The coord: one of the cluster's own, with these options or none, or the address of another one. */
+static ds_rc read_coord(const reader *r, const ds_yaml *root)
 {
+    const ds_yaml *v = ds_yaml_get(root, "coord");
+    group g = { .map = v, .kind = DS_UP_COORD, .name = "coord", .count = 1, .role = "coord" };
     ds_up_plan *plan = r->plan;
-    uint32_t n[DS_UP_KINDS] = { 0 };
-    ds_rc rc = DS_OK;
+    const char *address;
+    int n;
+    ds_rc rc;
 
-    for (uint32_t i = 0; i < plan->n; i++)
-        n[plan->p[i].kind]++;
+    if (v && v->kind == DS_YAML_SCALAR) {
+        rc = text_of(r, v, &address);
+        if (rc == DS_OK && !(plan->coord = strdup(address)))
+            rc = no_memory(r);
+        return rc;
+    }
+    if (v && v->kind != DS_YAML_MAP)
+        return ds_yaml_fail(r->d, v, r->err, "coord: %s, expected options or an address", ds_yaml_kind_name(v->kind));
+    n = asprintf(&plan->coord, "unix:%s/coord.socket", plan->dir);
+    if (n < 0) {
+        plan->coord = NULL;
+        return no_memory(r);
+    }
+    return add_process(r, &g, 0);
+}
+
+/* A cluster has what it needs. */
+static ds_rc check_kinds(const reader *r, const ds_yaml *root)
+{
+    uint32_t n[DS_UP_KINDS] = { 0 };
+
+    for (uint32_t i = 0; i < r->plan->n; i++)
+        n[r->plan->p[i].kind]++;
     for (ds_up_kind k = DS_UP_ENGINE; k < DS_UP_KINDS; k++)
         if (n[k] == 0)
-            return ds_fail(r->err, DS_E_FORMAT, "%s: no %s: a cluster needs at least one", plan->label, ds_up_kind_name(k, true));
+            return ds_fail(r->err, DS_E_FORMAT, "%s: no %s: a cluster needs at least one", r->plan->label, ds_up_kind_name(k, true));
     if (n[DS_UP_ENGINE] > DS_GEN_MANY_MAX)
         return ds_yaml_fail(r->d, ds_yaml_get(root, "engines"), r->err, "%u engines: at most %d", n[DS_UP_ENGINE], DS_GEN_MANY_MAX);
-    for (uint32_t i = 0; i < plan->n; i++) {
-        ds_up_process *p = &plan->p[i];
-        for (uint32_t k = 0; k < plan->n && p->kind == DS_UP_ENTRY && rc == DS_OK; k++)
-            if (plan->p[k].kind == DS_UP_ENGINE)
-                rc = add_format(r, p, "--engine=unix:%s/%s.socket", plan->dir, plan->p[k].name);
-    }
-    return rc;
+    return DS_OK;
 }
 
 /* ---- the file ---- */
@@ -478,7 +510,7 @@ static ds_rc find_dir(const reader *r, const ds_yaml *root)
 
 static ds_rc read_root(reader *r, const ds_yaml *root)
 {
-    static const char *const keys[] = { "name", "model", "dir", "stores", "engines", "entries", NULL };
+    static const char *const keys[] = { "name", "model", "dir", "coord", "stores", "engines", "entries", NULL };
     const ds_yaml *v;
     ds_rc rc = DS_OK;
 
@@ -495,9 +527,11 @@ static ds_rc read_root(reader *r, const ds_yaml *root)
         rc = text_of(r, v, &r->model);
     if (rc == DS_OK)
         rc = find_dir(r, root);
-    for (ds_up_kind k = 0; k < DS_UP_KINDS && rc == DS_OK; k++)
+    if (rc == DS_OK)
+        rc = read_coord(r, root);
+    for (ds_up_kind k = DS_UP_STORE; k < DS_UP_KINDS && rc == DS_OK; k++)
         rc = read_groups(r, root, k);
-    return rc == DS_OK ? connect_entries(r, root) : rc;
+    return rc == DS_OK ? check_kinds(r, root) : rc;
 }
 
 ds_rc ds_up_plan_parse(ds_up_plan **out, const char *path, const char *text, size_t n, const ds_up_commands *c, ds_err *err)
@@ -559,5 +593,6 @@ void ds_up_plan_free(ds_up_plan *p)
     free(p->p);
     free(p->folder);
     free(p->dir);
+    free(p->coord);
     free(p);
 }

@@ -1,6 +1,7 @@
 /* A cluster on one machine, as a YAML file says it: which processes there are, with which words of a command line.
  *
  *   model: ../models/demo      directories are relative to the file's
+ *   coord: {lease: 10s}        `deepserve coord`; or an address, of one that runs already
  *   stores:  [{name, count, …}]          `deepserve kvd`
  *   engines: [{name, count, role, store, …}]   `deepserve engine`
  *   entries: [{name, count, port, …}]    `deepserve entry`
@@ -17,16 +18,16 @@
 enum { DS_UP_NAME = 32, DS_UP_MAX = 256 /* processes */ };
 
 /* In the order in which they start; they end in the other one. */
-typedef enum { DS_UP_STORE, DS_UP_ENGINE, DS_UP_ENTRY, DS_UP_KINDS } ds_up_kind;
+typedef enum { DS_UP_COORD, DS_UP_STORE, DS_UP_ENGINE, DS_UP_ENTRY, DS_UP_KINDS } ds_up_kind;
 const char *ds_up_kind_name(ds_up_kind k, bool several); /* "store", "stores" */
 
 typedef struct {
     ds_up_kind kind;
     char name[DS_UP_NAME];
-    const char *role;      /* static: "store", "mixed", "entry" */
+    const char *role;      /* static: "coord", "store", "mixed", "entry" */
     const char *host;      /* of an entry; NULL: a socket */
     uint16_t port;         /* of an entry; 0: any free one */
-    char *dir;             /* of a store that has no place of its own: made if it isn't there; NULL: none */
+    char *dir;             /* of a coord or store that has no place of its own: made if it isn't there; NULL: none */
     uint32_t line, column; /* of its group */
     char **argv;           /* [argc + 1], the last is NULL; argv[0] is "deepserve" */
     size_t argc;
@@ -38,13 +39,14 @@ typedef struct {
     char label[104]; /* the file, in messages */
     char *folder;    /* where the file is: processes run there */
     char *dir;       /* sockets, logs, and stores that have no place of their own; absolute */
+    char *coord;     /* address of its coord */
     ds_up_process *p;
     uint32_t n;
 } ds_up_plan;
 
 typedef struct {
-    const ds_opt_cmd *store, *engine, *entry; /* the commands' tables */
-    const char *run_dir;                      /* absolute; clusters without `dir` have a folder in it */
+    const ds_opt_cmd *coord, *store, *engine, *entry; /* the commands' tables */
+    const char *run_dir;                              /* absolute; clusters without `dir` have a folder in it */
 } ds_up_commands;
 
 /* path: the file's; text: what is in it. DS_E_FORMAT, DS_E_NOMEM; then *out is NULL. */

@@ -40,7 +40,7 @@ static bool lost(const ds_server *s)
 
     for (uint32_t i = 0; i < n; i++)
         gone += ds_gen_stats_get(s->model.gen, i, &st) ? st.lost : 0;
-    return s->model.engines_elsewhere ? n > 0 && gone >= n : gone > 0;
+    return s->model.engines_elsewhere ? s->up && gone >= n : gone > 0;
 }
 
 static void get_health(ds_exchange *x, const char *rest, size_t n)

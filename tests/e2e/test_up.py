@@ -1,81 +1,20 @@
 """`deepserve up`: a cluster from one file, which answers while its engines die, and leaves nothing behind."""
 import concurrent.futures
-import http.client
-import json
 import os
 import re
 import signal
 import socket
-import subprocess
 import tempfile
-import threading
 
 import pytest
 
-from conftest import ROOT
 from server_lib import PATIENCE, wait
-
-MODEL = ROOT / "models" / "demo"
-STORY = {"model": "demo", "messages": [{"role": "user", "content": "Tell me a story about a fox and a lantern."}],
-         "max_tokens": 400, "temperature": 1, "seed": 11, "stream": True}
-ENGINES = "engines:\n  - {count: 2, role: mixed, memory: 300MiB, threads: 1}\n"
-
-
-def there(pid):
-    try:
-        with open(f"/proc/{pid}/stat") as f:
-            return f.read().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
-class Up:
-    """A running `up`; what it says as JSON when it is ready, and the lines that it writes."""
-
-    def __init__(self, program, file, *args):
-        self.process = subprocess.Popen([program, "up", str(file), "--json", *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        self.log = []
-        self.reader = threading.Thread(target=lambda: self.log.extend(self.process.stderr), daemon=True)
-        self.reader.start()
-        line = self.process.stdout.readline()
-        if not line:
-            self.process.wait(PATIENCE)
-            self.reader.join(PATIENCE)
-            raise RuntimeError("".join(self.log))
-        self.ready = json.loads(line)
-        self.url = self.ready["ready"]
-        self.processes = {p["name"]: p for p in self.ready["processes"]}
-
-    def pid(self, name):
-        """Of a process that may have been started again: as its parent has it."""
-        return self.processes[name]["pid"]
-
-    def children(self):
-        with open(f"/proc/{self.process.pid}/task/{self.process.pid}/children") as f:
-            return [int(x) for x in f.read().split()]
-
-    def said(self, text):
-        return any(text in line for line in self.log)
-
-    def end(self, sig=signal.SIGINT):
-        children = self.children()
-        self.process.send_signal(sig)
-        status = self.process.wait(2 * PATIENCE)
-        self.process.stdout.close()
-        return status, children
-
+from up_lib import ENGINES, STORY, Up, stream, there, write
 
 @pytest.fixture(scope="module")
 def place():
     with tempfile.TemporaryDirectory(prefix="ds-up-", dir="/tmp") as d:  # sockets want short names
         yield d
-
-
-def write(place, text, name="c.yaml"):
-    path = os.path.join(place, name)
-    with open(path, "w") as f:
-        f.write(text.replace("MODEL", str(MODEL)))
-    return path
 
 
 @pytest.fixture(scope="module")
@@ -87,24 +26,9 @@ def cluster(program, place):
         up.end()
 
 
-def stream(url, body):
-    host, port = url.removeprefix("http://").split(":")
-    c = http.client.HTTPConnection(host, int(port), timeout=2 * PATIENCE)
-    c.request("POST", "/v1/chat/completions", json.dumps(body))
-    r = c.getresponse()
-    assert r.status == 200, r.read()
-    for line in r:
-        if line.startswith(b"data: {"):
-            d = json.loads(line[6:])
-            assert "error" not in d, d
-            if d["choices"]:
-                yield (d["choices"][0]["delta"].get("reasoning_content") or "") + (d["choices"][0]["delta"].get("content") or "")
-    c.close()
-
-
 def test_it_says_what_it_started(cluster, place):
-    assert list(cluster.processes) == ["kv", "engine0", "engine1", "entry0", "entry1"]
-    assert [p["role"] for p in cluster.processes.values()] == ["store", "mixed", "mixed", "entry", "entry"]
+    assert list(cluster.processes) == ["coord", "kv", "engine0", "engine1", "entry0", "entry1"]
+    assert [p["role"] for p in cluster.processes.values()] == ["coord", "store", "mixed", "mixed", "entry", "entry"]
     assert sorted(cluster.children()) == sorted(p["pid"] for p in cluster.processes.values())
     assert cluster.url == cluster.processes["entry0"]["address"] and re.fullmatch(r"http://127\.0\.0\.1:\d+", cluster.url)
     assert cluster.processes["kv"]["address"] == f"unix:{os.path.realpath(place)}/run/kv.socket"
@@ -121,10 +45,10 @@ def test_the_sdk_streams_through_it(cluster):
     assert texts[0] and texts[0] == texts[1]
 
 
-def test_a_stream_outlives_each_engine_and_the_store(cluster):
+def test_a_stream_outlives_whatever_it_needs_no_more(cluster):
     whole = "".join(stream(cluster.url, STORY))
     known = {cluster.pid(n) for n in cluster.processes}
-    for name in ("engine0", "engine1", "kv"):
+    for name in ("engine0", "engine1", "kv", "coord"):
         chunks = stream(cluster.url, STORY)
         head = [next(chunks) for _ in range(20)]
         with concurrent.futures.ThreadPoolExecutor(1) as pool:
@@ -154,7 +78,7 @@ def test_the_end_lets_running_streams_end(cluster):
         rest = pool.submit(list, chunks)
         status, children = cluster.end()
         assert "".join(head) + "".join(rest.result(2 * PATIENCE)) == whole
-    assert status == 0 and len(children) == 5 and not any(map(there, children))
+    assert status == 0 and len(children) == 6 and not any(map(there, children))
     order = [line for line in cluster.log if line.startswith("ending")]
     assert len(order) == 1, cluster.log
 
@@ -162,7 +86,7 @@ def test_the_end_lets_running_streams_end(cluster):
 def test_nothing_is_left_when_it_is_killed(program, place):
     up = Up(program, write(place, f"model: MODEL\ndir: run\n{ENGINES}entries: [{{port: 0}}]\n"))
     status, children = up.end(signal.SIGKILL)
-    assert status == -signal.SIGKILL and len(children) == 3
+    assert status == -signal.SIGKILL and len(children) == 4
     assert wait(lambda: not any(map(there, children)))
 
 
@@ -172,7 +96,7 @@ def test_who_dies_stays_away_when_so_asked(program, place):
     assert wait(lambda: up.said("engine1 is gone: killed by signal 9, Killed; --no-restart")), up.log
     assert "".join(stream(up.url, {**STORY, "max_tokens": 5}))
     status, children = up.end(signal.SIGTERM)
-    assert status == 0 and len(children) == 2 and not any(map(there, children))
+    assert status == 0 and len(children) == 3 and not any(map(there, children))
 
 
 def test_a_second_signal_hurries(program, place):
@@ -202,6 +126,9 @@ BAD = [
     ("model: MODEL\nengines:\n  - {}\n  - {}\nentries: [{}]\n", "c.yaml:4:5: a second engine, the first is in line 3"),
     ("model: MODEL\n" + E + "entries:\n  - {name: a, port: 9000, count: 2}\n  - {name: b, port: 9001}\n", "c.yaml:5:5: port 9001 of b: a1 has it, in line 4"),
     ("model: MODEL\nstores: [{count: 2, dir: x}]\n" + E + "entries: [{}]\n", "c.yaml:2:21: dir: one place can't be that of 2 processes"),
+    ("model: MODEL\ncoord: {lease: 1ms}\n" + E + "entries: [{}]\n", "c.yaml:2:9: coord: --lease '1ms'"),
+    ("model: MODEL\ncoord: [x]\n" + E + "entries: [{}]\n", "c.yaml:2:1: coord: a list, expected options or an address"),
+    ("model: MODEL\nengines:\n  - name: coord\nentries: [{}]\n", "c.yaml:3:5: the name coord is the coord's"),
     ("model: MODEL\n" + E + "entries: 5\n", "c.yaml:3:1: entries: a scalar, expected a list"),
     ("model: MODEL\nmodel: x\n", "c.yaml:2:1: model stands twice, first in line 1"),
     ("model: &a MODEL\ndir: *a\n", "c.yaml:2:6: an alias"),

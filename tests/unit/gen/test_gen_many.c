@@ -35,6 +35,7 @@ typedef struct {
     ds_event queue[4096];
     uint32_t head, tail;
     bool gone, draining;
+    bool away;    /* it is no part: nobody may call it */
     ds_rc refuse; /* the next add */
     uint32_t adds;
     void (*wake)(void *ctx);
@@ -108,6 +109,7 @@ static ds_rc part_add(void *h, const ds_gen_request *q, uint64_t *id, ds_err *er
     part *p = h;
     job *j = NULL;
 
+    assert_false(p->away);
     for (int i = 0; i < PART_ROOM && !j; i++)
         if (!p->jobs[i].id)
             j = &p->jobs[i];
@@ -145,6 +147,7 @@ static void part_cancel(void *h, uint64_t id)
     part *p = h;
     job *j;
 
+    assert_false(p->away);
     check_id(p, id);
     j = part_job(p, id);
     for (uint32_t i = 0; j && i < j->n; i++)
@@ -156,6 +159,7 @@ static void part_finish(void *h, uint64_t id, uint32_t sample)
     part *p = h;
     job *j;
 
+    assert_false(p->away);
     check_id(p, id);
     j = part_job(p, id);
     if (j && sample < j->n)
@@ -167,6 +171,7 @@ static size_t part_poll(void *h, ds_event *ev, size_t cap)
     part *p = h;
     size_t n = 0;
 
+    assert_false(p->away);
     while (n < cap && p->head != p->tail)
         ev[n++] = p->queue[p->head++ % 4096];
     return n;
@@ -176,6 +181,7 @@ static bool part_wait(void *h, uint32_t ms)
 {
     part *p = h;
 
+    assert_false(p->away);
     (void)ms;
     return p->head != p->tail;
 }
@@ -193,6 +199,7 @@ static bool part_drain(void *h)
     part *p = h;
     bool none = true;
 
+    assert_false(p->away);
     p->draining = true;
     for (int i = 0; i < PART_ROOM; i++)
         none = none && !p->jobs[i].id;
@@ -255,16 +262,22 @@ static void part_die(part *p)
     }
 }
 
-static ds_gen make(ds_gen_many **m)
+static ds_gen gen_of(part *p)
 {
     static const ds_gen_fn fn = { part_add,     part_cancel, part_finish,  part_poll,  part_wait,
                                   part_wake_by, part_drain,  part_engines, part_stats, part_plan };
+
+    return (ds_gen){ &fn, p };
+}
+
+static ds_gen make(ds_gen_many **m)
+{
     ds_gen list[PARTS];
     ds_err err;
 
     memset(parts, 0, sizeof parts);
     for (int i = 0; i < PARTS; i++)
-        list[i] = (ds_gen){ &fn, &parts[i] };
+        list[i] = gen_of(&parts[i]);
     assert_ok(ds_gen_many_create(m, list, PARTS, &err));
     return ds_gen_many_gen(*m);
 }
@@ -415,6 +428,51 @@ static void engines_of_parts(void **state)
     ds_gen_many_destroy(m);
 }
 
+/* A part goes when all was heard of its requests, and not before; its place is another's then. */
+static void parts_come_and_go(void **state)
+{
+    ds_gen_many *m;
+    ds_gen g = make(&m);
+    part late = { .gone = false };
+    ds_gen_plan plan;
+    uint64_t id, other;
+    uint32_t place;
+    ds_err err = { 0 };
+
+    (void)state;
+    assert_int_equal(add(g, 5, 5, &id), DS_OK);
+    assert_false(ds_gen_many_remove(m, 0));
+    assert_int_equal(add(g, 500, 5, &other), DS_OK); /* nothing new for it */
+    assert_true(parts[0].adds == 1 && parts[1].adds == 1);
+    ds_gen_cancel(g, id); /* but what is for its request reaches it */
+    assert_true(parts[0].jobs[0].asked[0]);
+    say_end(&parts[0], &parts[0].jobs[0], 0, DS_ENDED_CANCELED, DS_OK);
+    assert_false(ds_gen_many_remove(m, 0)); /* said, and not heard yet */
+    assert_int_equal(read_all(g), 1);
+    assert_true(ds_gen_many_remove(m, 0));
+    parts[0].away = true;
+    assert_int_equal(ds_gen_n_engines(g), 3);
+    assert_true(ds_gen_plan_get(g, 0, &plan) && plan.total == 10); /* the others have moved up */
+    assert_ok(ds_gen_many_add(m, gen_of(&late), &place, &err));
+    assert_int_equal(place, 0);
+    assert_int_equal(add(g, 1, 1, &id), DS_OK);
+    assert_int_equal(late.adds, 1);
+    say_end(&late, &late.jobs[0], 0, DS_ENDED_LENGTH, DS_OK);
+    assert_int_equal(read_all(g), 1);
+    assert_true(ds_gen_many_remove(m, 0) && ds_gen_many_remove(m, 2));
+    assert_false(ds_gen_many_remove(m, 1));
+    late.away = parts[2].away = true;
+    assert_int_equal(add(g, 1, 1, &id), DS_E_IO); /* nobody is there who takes something new */
+    say_end(&parts[1], &parts[1].jobs[0], 0, DS_ENDED_LENGTH, DS_OK);
+    assert_int_equal(read_all(g), 1);
+    assert_true(ds_gen_many_remove(m, 1));
+    parts[1].away = true;
+    assert_int_equal(ds_gen_n_engines(g), 0);
+    assert_false(ds_gen_wait(g, 0));
+    assert_true(ds_gen_drain(g) && read_all(g) == 0);
+    ds_gen_many_destroy(m);
+}
+
 /* Every member of the statistics is a count but two: a sum of a struct with itself is twice that. */
 static void sums_are_complete(void **state)
 {
@@ -508,6 +566,24 @@ static size_t fuzz_poll(ds_gen g, size_t cap)
     return n;
 }
 
+static ds_gen_many *fuzzed;
+static uint32_t places[PARTS];
+static uint64_t n_left;
+
+/* One part comes and goes; the others stay, so that something is always there. */
+static void fuzz_place(void)
+{
+    uint32_t i = PARTS - 1;
+
+    if (!parts[i].away) {
+        parts[i].away = ds_gen_many_remove(fuzzed, places[i]);
+        n_left += parts[i].away;
+        return;
+    }
+    memset(&parts[i], 0, sizeof parts[i]);
+    assert_int_equal(ds_gen_many_add(fuzzed, gen_of(&parts[i]), &places[i], NULL), DS_OK);
+}
+
 static void fuzz_turn(ds_gen g)
 {
     shadow *k = &shadows[draw(LIVE)];
@@ -535,6 +611,8 @@ static void fuzz_turn(ds_gen g)
         part_die(p);
     } else if (what < 990) {
         p->gone = false;
+    } else {
+        fuzz_place();
     }
 }
 
@@ -547,6 +625,9 @@ static void any_interleaving(void **state)
         ds_gen_many *m;
         ds_gen g = make(&m);
         memset(shadows, 0, sizeof shadows);
+        fuzzed = m;
+        for (uint32_t i = 0; i < PARTS; i++)
+            places[i] = i;
         for (int i = 0; i < 8000; i++)
             fuzz_turn(g);
         ds_gen_drain(g);
@@ -566,7 +647,7 @@ static void any_interleaving(void **state)
     }
     for (int i = 0; i < DS_N_ENDED; i++) /* the test is worth something */
         assert_true(n_ended[i] > 0 || i == DS_ENDED_STOP_STRING || i == DS_ENDED_DEADLINE);
-    assert_true(n_busy > 0 && n_io > 0 && n_tokens > 10000);
+    assert_true(n_busy > 0 && n_io > 0 && n_tokens > 10000 && n_left > 100);
 }
 
 /* ---- memory ---- */
@@ -731,10 +812,15 @@ static void texts_are_equal_with_any_number(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_least_work_ahead),   cmocka_unit_test(a_refusal_leaves_it_to_the_next),
-        cmocka_unit_test(events_before_the_id),   cmocka_unit_test(engines_of_parts),
-        cmocka_unit_test(sums_are_complete),      cmocka_unit_test(any_interleaving),
-        cmocka_unit_test(no_memory_for_a_record), cmocka_unit_test(texts_are_equal_with_any_number),
+        cmocka_unit_test(the_least_work_ahead),
+        cmocka_unit_test(a_refusal_leaves_it_to_the_next),
+        cmocka_unit_test(events_before_the_id),
+        cmocka_unit_test(engines_of_parts),
+        cmocka_unit_test(parts_come_and_go),
+        cmocka_unit_test(sums_are_complete),
+        cmocka_unit_test(any_interleaving),
+        cmocka_unit_test(no_memory_for_a_record),
+        cmocka_unit_test(texts_are_equal_with_any_number),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
