@@ -37,7 +37,7 @@ MAY_SEE = {
     "coord": {"base", "net", "policy"},
     "cluster": {"base", "kv", "net", "policy"},
     "server": {"base", "constrain", "recipe", "reply", "image", "policy"},
-    "sim": {"base", "kv", "policy", "engine"},
+    "sim": {"base", "kv", "loadgen", "policy", "yaml"},
     "loadgen": {"base"},
     "kernbench": {"base", "format", "kern", "kv"},
 }

@@ -26,13 +26,18 @@ static uint64_t bucket_top(size_t i)
     return (((UINT64_C(1) << DS_TIMES_SUB_BITS) + at + 1) << (row - 1)) - 1;
 }
 
+void ds_times_add_many(ds_times *t, uint64_t ns, uint64_t n)
+{
+    t->bucket[bucket_of(ns)] += n;
+    t->n += n;
+    t->sum += (double)ns * (double)n;
+    if (n > 0 && ns > t->max)
+        t->max = ns;
+}
+
 void ds_times_add(ds_times *t, uint64_t ns)
 {
-    t->bucket[bucket_of(ns)]++;
-    t->n++;
-    t->sum += (double)ns;
-    if (ns > t->max)
-        t->max = ns;
+    ds_times_add_many(t, ns, 1);
 }
 
 uint64_t ds_times_quantile(const ds_times *t, double q)

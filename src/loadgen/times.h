@@ -16,6 +16,7 @@ typedef struct {
 } ds_times;
 
 void ds_times_add(ds_times *t, uint64_t ns);
+void ds_times_add_many(ds_times *t, uint64_t ns, uint64_t n); /* n equal ones */
 /* The smallest duration that at least a share q (0..1) of all does not exceed, at most 1/128 too long; 0 when there
  * is none. O(buckets). */
 uint64_t ds_times_quantile(const ds_times *t, double q);

@@ -46,50 +46,39 @@ static bool idle(const ds_prefill_group *g)
     return true;
 }
 
-/* How far a group's tiers are from one, with those for shorter prompts before those for longer ones. */
-static uint32_t distance(uint8_t tiers, uint32_t tier)
+static bool took_less(const ds_prefill_group *a, const ds_prefill_group *b)
 {
-    for (uint32_t d = 0; d <= tier; d++)
-        if (tiers >> (tier - d) & 1)
-            return d;
-    for (uint32_t t = tier + 1; t < DS_PREFILL_TIERS; t++)
-        if (tiers >> t & 1)
-            return t; /* at least tier + 1: farther than any shorter one */
-    return DS_PREFILL_TIERS;
+    double ta = (double)a->taken_us / a->ranks, tb = (double)b->taken_us / b->ranks;
+
+    return ta < tb || (ta == tb && a->id < b->id);
 }
 
-/* a is to take work rather than b: it has more time left for each rank, or as much and has taken less so far. */
+/* a is to take work rather than b: it has more time left for each rank, or as much and took less so far. */
 static bool rather(const ds_prefill_group *a, const ds_prefill_group *b)
 {
     double la = (double)a->left_us / a->ranks, lb = (double)b->left_us / b->ranks;
-    double ta = (double)a->taken_us / a->ranks, tb = (double)b->taken_us / b->ranks;
 
-    if (la != lb)
-        return la > lb;
-    return ta < tb || (ta == tb && a->id < b->id);
+    return la > lb || (la == lb && took_less(a, b));
 }
 
 ds_prefill_place ds_prefill_choose(const ds_prefill_group *groups, uint32_t n, uint32_t tier, uint8_t waiting)
 {
-    uint32_t best = DS_NONE, nearest = DS_PREFILL_TIERS + 1;
+    uint32_t best = DS_NONE, best_idle = DS_NONE;
 
     assert(tier < DS_PREFILL_TIERS);
-    for (uint32_t i = 0; i < n; i++)
-        if (groups[i].ready && groups[i].tiers >> tier & 1 && groups[i].left_us > 0 &&
-            (best == DS_NONE || rather(&groups[i], &groups[best])))
-            best = i;
-    if (best != DS_NONE)
-        return (ds_prefill_place){ best, least_loaded(&groups[best]) };
     for (uint32_t i = 0; i < n; i++) {
-        uint32_t d = distance(groups[i].tiers, tier);
-        if (!groups[i].ready || d > nearest || (d > 0 && groups[i].tiers & waiting) || !idle(&groups[i]))
+        bool own = groups[i].tiers >> tier & 1;
+        if (!groups[i].ready)
             continue;
-        if (d < nearest || rather(&groups[i], &groups[best])) {
+        if ((own || !(groups[i].tiers & waiting)) && (best_idle == DS_NONE || took_less(&groups[i], &groups[best_idle])) &&
+            idle(&groups[i]))
+            best_idle = i;
+        if (own && groups[i].left_us > 0 && (best == DS_NONE || rather(&groups[i], &groups[best])))
             best = i;
-            nearest = d;
-        }
     }
-    return (ds_prefill_place){ best, 0 };
+    if (best_idle != DS_NONE)
+        return (ds_prefill_place){ best_idle, 0 };
+    return (ds_prefill_place){ best, best == DS_NONE ? 0 : least_loaded(&groups[best]) };
 }
 
 /* ---- dealing ----

@@ -1,19 +1,18 @@
 /* Which engine computes a prompt.
  *
  * Prompts are of four tiers by their whole context, so that short ones don't stand behind long ones. Engines are dealt
- * to tiers by the work that came in the last round; a tier has as much of a round's time as its engines have. What is
+ * to tiers by the work that came in the last rounds; a tier has as much of a round's time as its engines have. What is
  * less than an engine neighbouring tiers share: an engine may serve several tiers, and a tier without work keeps none
  * for itself. Work is what the fitted cost predicts for the tokens that are not in the cache: any engine can hit any
  * prefix in the store, so that where a prefix was computed is of no importance.
  *
- * An engine is a group of ranks. Each round a group gets the time of one round for each rank, and a prompt takes what
- * it will cost; a prompt that costs more than is left is a debt of the rounds to come. Prompts go to the group with
- * most left, in it to the rank with the least ahead, and stand there in order of arrival. Time that wasn't used isn't
- * saved up, but of groups with as much left the one that took the least so far is next: while there is little to do
- * most groups have all of their time left.
+ * An engine is a group of ranks. A prompt goes to a group that has nothing to do, of whatever tier, to the one that
+ * took the least so far: while some are idle there is nothing to keep apart. When none is, tiers count. Each round a
+ * group gets the time of one round for each rank, and a prompt takes what it will cost; one that costs more than is
+ * left is a debt of the rounds to come. Prompts go to the group of their tier with most left, in it to the rank with
+ * the least ahead, and stand there in order of arrival. Time that wasn't used isn't saved up.
  *
- *   round      ds_prefill_refill for each group, ds_prefill_deal for the tiers; a second or less: in long rounds few
- *              groups differ in what is left
+ *   round      a second or less: ds_prefill_refill for each group, ds_prefill_demand and ds_prefill_deal for the tiers
  *   prompt     ds_prefill_tier, ds_prefill_work_us, ds_prefill_choose; left_us of the group falls by the work, and
  *              taken_us rises by it
  *   no group   the prompt waits, first come first served in its tier, and is asked for again when a round begins or a
@@ -55,10 +54,9 @@ typedef struct {
     uint32_t rank;  /* in the group */
 } ds_prefill_place;
 
-/* Where a prompt of a tier goes. `waiting` has bit t for every tier with prompts that wait. With no time left in the
- * tier the prompt goes to an idle group: first of its own tier, then of the tiers for shorter prompts, then of those
- * for longer ones, but never to one for whose own tiers prompts wait. So no engine is idle while a prompt waits, and a
- * flooded tier can't keep the engines of another for itself. O(groups + ranks). */
+/* Where a prompt of a tier goes. `waiting` has bit t for every tier with prompts that wait. An idle group of other
+ * tiers takes it too, but never one for whose own tiers prompts wait. So no engine is idle while a prompt waits, and
+ * a flooded tier can't keep the engines of another for itself. O(groups + ranks). */
 ds_prefill_place ds_prefill_choose(const ds_prefill_group *groups, uint32_t n, uint32_t tier, uint8_t waiting);
 
 /* A round begins. */
@@ -75,10 +73,17 @@ typedef struct {
     uint64_t live_us; /* work ahead: who has little moves first */
 } ds_prefill_engine;
 
-/* Deals the engines to tiers by the work that came in the last round: tiers[i] for each row. An engine serves one tier
- * or neighbouring ones, and every tier has one. Dealt engines stay as they are while no tier, and no neighbouring ones
- * together, have a ninth more work for each engine that serves them than all have: equal rounds end all moving.
- * O(n). */
+/* A round is over in which so much work came: an eighth of what counts is forgotten. One round alone, with a few
+ * prompts, says little about the next. */
+static inline void ds_prefill_demand(uint64_t demand_us[DS_PREFILL_TIERS], const uint64_t came_us[DS_PREFILL_TIERS])
+{
+    for (int t = 0; t < DS_PREFILL_TIERS; t++)
+        demand_us[t] += came_us[t] - demand_us[t] / 8;
+}
+
+/* Deals the engines to tiers by the work that came: tiers[i] for each row. An engine serves one tier or neighbouring
+ * ones, and every tier has one. Dealt engines stay as they are while no tier, and no neighbouring ones together, have a
+ * ninth more work for each engine that serves them than all have: equal rounds end all moving. O(n). */
 void ds_prefill_deal(const ds_prefill_engine *engines, uint32_t n, const uint64_t demand_us[DS_PREFILL_TIERS], uint8_t *tiers);
 
 /* The budget of a step that a group's ranks take together: the least of the ranks' own; 0: none has one. */

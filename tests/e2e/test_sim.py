@@ -1,0 +1,104 @@
+"""deepserve sim: examples and documentation, determinism, wrong files, and the balancer against plainer rules on request logs."""
+import json
+import re
+
+import pytest
+
+TRACES = {"conversation": ("mooncake_conversation_trace.jsonl", "mooncake"), "code": ("azure_llm_2023_code.csv", "azure"), "chat": ("azure_llm_2023_conv.csv", "azure")}
+
+
+def test_documentation_shows_what_it_prints(root, deepserve):
+    r = deepserve("sim", root / "examples/sim-server.yaml")
+    assert r.returncode == 0 and not r.stderr
+    assert "```\n" + r.stdout.decode() + "```\n" in (root / "docs/planning.md").read_text()
+
+
+def test_every_example_runs_and_is_the_same_again(root, deepserve):
+    files = sorted((root / "examples").glob("sim-*.yaml"))
+    assert files
+    for f in files:
+        a, b = (deepserve("sim", f, "--json") for _ in range(2))
+        assert a.returncode == 0 and a.stdout == b.stdout
+        x = json.loads(a.stdout)
+        assert x["requests"]["arrived"] == sum(x["requests"][k] for k in ("done", "failed", "live"))
+        assert x["tokens"]["prompt"] == x["tokens"]["hit"] + x["tokens"]["computed"]
+        assert sum(row[0] for row in x["timeline"]["bins"]) == x["requests"]["arrived"]
+        assert deepserve("sim", f, "--json", "--seed", 99).stdout != a.stdout
+
+
+def test_wrong_files(deepserve, tmp_path):
+    f = tmp_path / "a.yaml"
+    f.write_text("machines: {m: {step: 2}}\ninstances: []\nload: []\n")
+    r = deepserve("sim", f)
+    assert r.returncode == 1 and r.stdout == b"" and b"a.yaml:1:16: step: '2', expected a number with a unit: " in r.stderr
+    f.write_text("machines: {m: {step: 2 ms}}\ninstances: [{role: mixed, machine: m, count: 1}]\nload: [{name: x, trace: t.csv, form: azure}]\n")
+    r = deepserve("sim", f)
+    assert r.returncode == 1 and r.stdout == b"" and b"t.csv" in r.stderr
+    (tmp_path / "t.csv").write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03.97,1,1\n2023-11-16 18:17:03.96,1,1\n")
+    r = deepserve("sim", f)
+    assert r.returncode == 1 and r.stdout == b"" and b"t.csv: row 3: its time lies before" in r.stderr
+    r = deepserve("sim", tmp_path / "none.yaml")
+    assert r.returncode == 1 and r.stdout == b""
+    for args in ((), (f, f), (f, "--seed", -2), (f, "--sed", 3)):
+        r = deepserve("sim", *args)
+        assert r.returncode == 2 and r.stdout == b"" and r.stderr, args
+
+
+def traced(root, deepserve, tmp_path, trace, **more):
+    name, form = TRACES[trace]
+    path = root.parent / "shared/traces" / name
+    if not path.exists():
+        pytest.skip(f"no {path}")
+    keys = {"row": "20 us", "count": 4, "rule": "balanced", "store": "{}", **more}
+    f = tmp_path / "t.yaml"
+    f.write_text(f"""machines:
+  p: {{step: 300 us, row: {keys["row"]}, row_context: 100 ps, row_row: 100 ps}}
+  d: {{step: 1 ms}}
+instances:
+  - {{role: prefill, machine: p, count: {keys["count"]}, prompts: 1}}
+  - {{role: decode, machine: d, count: 8, requests: 1024}}
+store: {keys["store"]}
+balance: {{prefill: {keys["rule"]}}}
+load: [{{name: x, trace: {path}, form: {form}}}]
+""")
+    r = deepserve("sim", f, "--json")
+    assert r.returncode == 0, r.stderr
+    return json.loads(r.stdout)
+
+
+def test_hits_on_the_conversation_trace(root, deepserve, tmp_path):
+    """As its readme says: 37.36 % of the input with an unbounded cache, with an exact LRU of so many blocks less; requests that overlap cost a little."""
+    block = 512 * 890
+    x = traced(root, deepserve, tmp_path, "conversation", row="1 us")
+    assert x["requests"]["done"] == 12031 and x["tokens"]["done_output"] // 12031 == 342
+    assert x["tokens"]["prompt"] // 12031 == 12035 and 0.365 < x["hit_share"] < 0.374
+    for blocks, share in ((5000, 0.114), (10000, 0.216), (30000, 0.332), (50000, 0.362)):
+        x = traced(root, deepserve, tmp_path, "conversation", row="1 us", store=f"{{capacity: {blocks * block} B}}")
+        assert abs(x["hit_share"] - share) < 0.01
+
+
+@pytest.mark.parametrize("trace", TRACES)
+def test_balance_on_traces(root, deepserve, tmp_path, trace):
+    """The slowest rank has at most 1.10 of the mean work, and less than under round robin and least requests, at every load."""
+    busy = []
+    for row in {"conversation": (10, 60, 140, 270), "code": (50, 250, 600, 1300), "chat": (50, 250, 600, 1150)}[trace]:
+        by = {rule: traced(root, deepserve, tmp_path, trace, row=f"{row} us", rule=rule, count=8)["instances"][0] for rule in ("balanced", "turns", "least")}
+        slowest = {rule: x["slowest_over_mean"] for rule, x in by.items()}
+        busy.append(by["balanced"]["busy"])
+        assert slowest["balanced"] <= 1.10 and slowest["balanced"] < min(slowest["turns"], slowest["least"]), (row, busy, slowest)
+    assert busy[0] < 0.1 and busy[-1] > 0.8, busy
+
+
+def test_policies_exist_once(root):
+    """What sim and production decide with is one function: each that src/policy and kv/hit.h declare has one definition, and sim calls it."""
+    sources = {p: p.read_text() for p in sorted((root / "src").glob("**/*.c"))}
+    simulation = "".join(text for p, text in sources.items() if p.parent.name == "sim")
+    for header in [*sorted((root / "src/policy").glob("*.h")), root / "src/kv/hit.h"]:
+        declared = set(re.findall(r"^[a-z][^\n;{}=]*?\b(ds_\w+)\(", header.read_text(), re.M))
+        assert declared
+        for name in declared:
+            where = [p for p, text in sources.items() if re.search(rf"^[a-z][^\n;]*\b{name}\([^;{{]*\)\n\{{", text, re.M)]
+            assert len(where) == 1 or (not where and "static inline" in header.read_text()), (name, where)
+    for name in ("ds_prefill_choose", "ds_prefill_deal", "ds_prefill_work_us", "ds_decode_choose", "ds_chunk_rows", "ds_spec_choose", "ds_queue_before", "ds_hit_find",
+                 "ds_instance_next", "ds_cost_of", "ds_live_add"):
+        assert name + "(" in simulation
