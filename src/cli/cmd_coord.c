@@ -8,11 +8,12 @@
 
 #include "base/file.h"
 #include "cli/cli.h"
+#include "cli/coord_cli.h"
 #include "coord/server.h"
 #include "net/addr.h"
 
 typedef struct {
-    const char *dir, *listen;
+    const char *dir, *listen, *name;
     uint64_t ttl_ms;
     int log_level;
 } options;
@@ -23,6 +24,7 @@ static const ds_opt table[] = {
     { .name = "listen", .type = DS_OPT_STR, O(listen), .arg = "ADDRESS", .required = true, .help = "where members come: unix:PATH, or HOST:PORT of this machine; port 0 takes any free one" },
     { .name = "dir", .type = DS_OPT_STR, O(dir), .arg = "DIR", .required = true, .help = "its journal is there; made if it isn't" },
     { .name = "lease", .type = DS_OPT_MS, O(ttl_ms), .def = "10s", .arg = "TIME", .min = 500, .max = 3600000, .help = "a member that isn't heard of for so long isn't one any more" },
+    { .name = "name", .type = DS_OPT_STR, O(name), .def = "coord", .arg = "NAME", .help = "what it is called in its own table" },
     { .name = "log-level", .type = DS_OPT_ENUM, O(log_level), .def = "info", .arg = "NAME", .choices = "error|warn|info|debug", .help = "what goes to standard error" },
     { 0 },
 };
@@ -46,10 +48,24 @@ static void wait_for_signal(const sigset_t *set)
         ;
 }
 
+static void look(void *ctx, ds_coord_member *m)
+{
+    (void)ctx;
+    (void)m; /* ready as long as it is there */
+}
+
+/* Who wants it away does as who sends SIGTERM. */
+static void drain_ordered(void *ctx)
+{
+    (void)ctx;
+    kill(getpid(), SIGTERM);
+}
+
 int ds_cmd_coord(int argc, char **argv)
 {
     options o = { 0 };
     ds_coord_server *s = NULL;
+    ds_member *member = NULL; /* of itself */
     ds_disk disk;
     ds_disk_dir dir = { .fd = -1 };
     ds_addr at;
@@ -75,10 +91,15 @@ int ds_cmd_coord(int argc, char **argv)
     if (rc == DS_OK)
         rc = ds_coord_server_start(&s, o.listen, &disk, &(ds_coord_server_opts){ .ttl_ms = (uint32_t)o.ttl_ms, .log = &log }, &err);
     if (rc == DS_OK)
+        rc = ds_cli_coord_open(
+            &member, &(ds_cli_coord_opts){ ds_coord_server_address(s), o.name }, NULL,
+            &(ds_member_opts){ .role = "coord", .address = ds_coord_server_address(s), .look = look, .drain = drain_ordered }, &err);
+    if (rc == DS_OK)
         rc = ds_file_write(1, line, (size_t)snprintf(line, sizeof line, "listening on %s\n", ds_coord_server_address(s)), "standard output",
                            &err);
     if (rc == DS_OK)
         wait_for_signal(&set);
+    ds_member_close(member);
     ds_coord_server_stop(s);
     ds_disk_dir_close(&dir);
     return rc == DS_OK ? 0 : ds_cli_fail("coord", &err);

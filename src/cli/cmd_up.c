@@ -168,7 +168,7 @@ static void show_table(const ds_up *u)
         fprintf(stderr, "%-*s  %-6s  %-8d  %-*s  %.1f s\n", name, plan->p[i].name, plan->p[i].role, (int)s.pid, address, s.address,
                 (double)s.ready_us / 1e6);
     }
-    fprintf(stderr, "logs are in %s/logs; how it is now: deepserve ctl status --coord %s; Ctrl-C ends all of it\n", plan->dir, plan->coord);
+    fprintf(stderr, "logs       %s/logs\nhow it is  deepserve ctl status --coord %s\nCtrl-C ends all of it\n", plan->dir, plan->coord);
 }
 
 static void ready(void *ctx, const ds_up *u)

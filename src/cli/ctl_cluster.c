@@ -14,7 +14,7 @@
 #include "coord/coord.h"
 #include "role/fleet.h"
 
-enum { ANSWER_MS = 5000, LOOK_MS = 20 };
+enum { ANSWER_MS = 3000, LOOK_MS = 20 };
 
 typedef struct {
     ds_coord_member m[DS_COORD_MAX_MEMBERS];
@@ -100,7 +100,7 @@ static void put_table(ds_buf *b, const members *all)
         const ds_coord_member *m = &all->m[i];
         char kv[64], live[16] = "-";
         kv_text(kv, sizeof kv, m);
-        if (strcmp(m->role, "store") != 0)
+        if (strcmp(m->role, "store") != 0 && strcmp(m->role, "coord") != 0)
             snprintf(live, sizeof live, "%u", m->live);
         ds_buf_printf(b, "%-*s  %-*s  %-8s  %8s  %-20s  %5" PRIu64 "  %-*s  %s\n", name, m->name, role, m->role, state_of(m), live, kv,
                       m->epoch, version, m->version, m->address);

@@ -10,6 +10,8 @@
 #include "base/clock.h"
 #include "net/addr.h"
 
+enum { MAX_ETCD = 100 }; /* bytes of its address: its prefix is part of every key */
+
 /* ---- waiting ---- */
 
 static struct timespec in_ms(uint32_t ms)
@@ -62,7 +64,11 @@ void ds_coord_is_up(ds_coord *c, uint32_t ttl_ms)
 
 void ds_coord_is_away(ds_coord *c, const char *why)
 {
+    size_t n = strlen(c->address);
     bool was, news;
+
+    if (strncmp(why, c->address, n) == 0 && strncmp(why + n, ": ", 2) == 0) /* it is said anyway */
+        why += n + 2;
 
     pthread_mutex_lock(&c->mu);
     was = c->now.up;
@@ -320,6 +326,8 @@ static ds_rc set_address(ds_coord *c, const char *address, ds_err *err)
     snprintf(c->address, sizeof c->address, "%s", address);
     if (strncmp(address, "etcd:", 5) == 0) {
         c->run = ds_coord_run_etcd;
+        if (strlen(address) > MAX_ETCD)
+            return ds_fail(err, DS_E_ARG, "%.60s…: an address of at most %d bytes", address, MAX_ETCD);
         return strncmp(address + 5, "http://", 7) == 0 || strncmp(address + 5, "https://", 8) == 0
                    ? DS_OK
                    : ds_fail(err, DS_E_ARG, "%s: expected etcd:http://HOST:PORT or etcd:https://HOST:PORT", address);

@@ -199,7 +199,7 @@ static ds_rc add_setting(const reader *r, ds_up_process *p, const ds_yaml *v)
 
 /* What `up` says itself, by kind. */
 static const char *const own[DS_UP_KINDS][8] = {
-    { "listen", "dir" },
+    { "listen", "dir", "name" },
     { "listen", "coord" },
     { "model", "listen", "kv", "coord", "config", "dump-config" },
     { "model", "host", "engine", "coord", "admin-socket", "config", "dump-config" },
