@@ -6,10 +6,10 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "base/none.h"
+#include "base/table.h"
 #include "cluster/wire.h"
 
-enum { FIRST_RECORDS = 64, WHOLE = 63, LOOK_MS = 50, MAX_LOSSES = 4 /* engines that a sample may lose without a token between them */ };
+enum { WHOLE = 63, LOOK_MS = 50, MAX_LOSSES = 4 /* engines that a sample may lose without a token between them */ };
 
 typedef enum {
     WITH_ALL,
@@ -31,8 +31,7 @@ typedef struct {
 } sample;
 
 typedef struct {
-    uint64_t id; /* generation << 32 | place; 0: free */
-    uint32_t generation, next_free;
+    ds_record at;
     uint64_t cookie;
     ds_cw_request *copy;
     ds_gen_grammar grammar;
@@ -51,8 +50,8 @@ struct ds_again {
     uint64_t patience_us;
     /* [mu] */
     pthread_mutex_t mu;
-    record *records;
-    uint32_t n_records, free, n_pending;
+    ds_table records;
+    uint32_t n_pending;
     uint64_t resumed;
     bool draining;
     ds_event *ends; /* of samples that ended between engines */
@@ -62,50 +61,25 @@ struct ds_again {
 
 /* ---- records: with mu ---- */
 
-/* A cookie for what is below: the record, and which sample of it, or WHOLE. */
+/* A cookie for what is below: the record, and which sample of it, or WHOLE. Of the generation it has 24 bits: one that
+ * is over is never asked about, since what is below ends before the record does. */
 static uint64_t cookie_of(const record *x, uint32_t s)
 {
-    return (uint64_t)(x->generation & 0xffffff) << 40 | (uint64_t)s << 32 | (uint32_t)x->id;
+    return x->at.id << 8 >> 40 << 40 | (uint64_t)s << 32 | (uint32_t)x->at.id;
 }
 
 static record *of_cookie(ds_again *a, uint64_t cookie, uint32_t *s)
 {
-    record *x = &a->records[(uint32_t)cookie];
+    record *x = ds_table_at(&a->records, (uint32_t)cookie);
 
-    assert((uint32_t)cookie < a->n_records && x->id && (x->generation & 0xffffff) == cookie >> 40);
     *s = cookie >> 32 & 0xff;
+    assert(x && cookie_of(x, *s) == cookie);
     return x;
 }
 
 static record *of_id(ds_again *a, uint64_t id)
 {
-    uint32_t place = (uint32_t)id;
-
-    return id && place < a->n_records && a->records[place].id == id ? &a->records[place] : NULL;
-}
-
-static record *take_record(ds_again *a)
-{
-    uint32_t place, generation;
-    record *x;
-
-    if (a->free == DS_NONE) {
-        uint32_t n = a->n_records ? 2 * a->n_records : FIRST_RECORDS;
-        x = n > a->n_records ? realloc(a->records, n * sizeof *x) : NULL;
-        if (!x)
-            return NULL;
-        for (uint32_t i = a->n_records; i < n; i++)
-            x[i] = (record){ .next_free = i + 1 < n ? i + 1 : DS_NONE };
-        a->free = a->n_records;
-        a->records = x;
-        a->n_records = n;
-    }
-    place = a->free;
-    x = &a->records[place];
-    generation = x->generation + 1 ? x->generation + 1 : 1;
-    a->free = x->next_free;
-    *x = (record){ .id = (uint64_t)generation << 32 | place, .generation = generation };
-    return x;
+    return ds_table_get(&a->records, id);
 }
 
 static void free_record(ds_again *a, record *x)
@@ -116,9 +90,7 @@ static void free_record(ds_again *a, record *x)
     ds_cw_request_free(x->copy);
     x->samples = NULL;
     x->copy = NULL;
-    x->id = 0;
-    x->next_free = a->free;
-    a->free = (uint32_t)(x - a->records);
+    ds_table_give(&a->records, x);
 }
 
 /* ---- ends ---- */
@@ -130,7 +102,7 @@ static void end_sample(ds_again *a, record *x, uint32_t s, ds_event *ev)
 
     a->n_pending -= p->state == PENDING;
     p->state = ENDED;
-    ev->request = x->id;
+    ev->request = x->at.id;
     ev->cookie = x->cookie;
     ev->sample = s;
     ev->end.last = x->left == 1;
@@ -206,7 +178,7 @@ static ds_gen_request rest_of(const record *x, uint32_t s, uint64_t now_us)
 /* Asks for one that is between engines. By who polls, with mu, which is let go while it is asked for. */
 static void ask_again(ds_again *a, record *x, uint32_t s)
 {
-    uint64_t id = x->id, below = 0, now = ds_now_us();
+    uint64_t id = x->at.id, below = 0, now = ds_now_us();
     sample *p = &x->samples[s];
     ds_gen_request q;
     bool cancel;
@@ -255,11 +227,12 @@ static void look_for_engines(ds_again *a)
 {
     uint64_t now = ds_now_us();
 
-    for (uint32_t i = 0; i < a->n_records && a->n_pending; i++) {
-        uint64_t id = a->records[i].id;
-        for (uint32_t s = 0; a->records[i].id == id && id && s < a->records[i].n; s++)
-            if (a->records[i].samples[s].state == PENDING && a->records[i].samples[s].next_us <= now)
-                ask_again(a, &a->records[i], s);
+    for (uint32_t place = 0; place < a->records.n && a->n_pending; place++) { /* asking lets go of mu: records may move */
+        record *x = ds_table_at(&a->records, place);
+        uint64_t id = x ? x->at.id : 0;
+        for (uint32_t s = 0; (x = of_id(a, id)) && s < x->n; s++)
+            if (x->samples[s].state == PENDING && x->samples[s].next_us <= now)
+                ask_again(a, x, s);
     }
 }
 
@@ -289,7 +262,7 @@ static bool translate(ds_again *a, ds_event *ev)
     if (which != WHOLE)
         ev->sample = which;
     p = &x->samples[ev->sample];
-    ev->request = x->id;
+    ev->request = x->at.id;
     ev->cookie = x->cookie;
     switch (ev->kind) {
     case DS_EV_START:
@@ -396,11 +369,11 @@ static ds_rc add(void *h, const ds_gen_request *q, uint64_t *id, ds_err *err)
     if (rc != DS_OK)
         return rc;
     pthread_mutex_lock(&a->mu);
-    x = a->draining ? NULL : take_record(a);
+    x = a->draining ? NULL : ds_table_take(&a->records);
     rc = a->draining ? ds_fail(err, DS_E_AGAIN, "draining") : x ? fill(a, x, q, copy) : DS_E_NOMEM;
     if (rc == DS_OK) {
         mine.cookie = cookie_of(x, WHOLE);
-        *id = x->id;
+        *id = x->at.id;
     }
     pthread_mutex_unlock(&a->mu);
     if (rc != DS_OK) {
@@ -441,7 +414,7 @@ static void order(ds_again *a, uint64_t id, uint32_t only)
     x = of_id(a, id);
     if (x && only == WHOLE)
         x->canceled = true;
-    for (uint32_t s = 0; x && x->id == id && s < x->n; s++) {
+    for (uint32_t s = 0; x && x->at.id == id && s < x->n; s++) {
         sample *p = &x->samples[s];
         if (only != WHOLE && only != s)
             continue;
@@ -523,12 +496,11 @@ static void wake_by(void *h, void (*wake)(void *ctx), void *ctx)
 static bool drain(void *h)
 {
     ds_again *a = h;
-    bool over = true;
+    bool over;
 
     pthread_mutex_lock(&a->mu);
     a->draining = true;
-    for (uint32_t i = 0; i < a->n_records; i++)
-        over = over && !a->records[i].id;
+    over = a->records.n_live == 0;
     pthread_mutex_unlock(&a->mu);
     return over;
 }
@@ -573,7 +545,7 @@ ds_rc ds_again_create(ds_again **out, ds_gen below, uint32_t hidden, uint32_t pa
     a->below = below;
     a->hidden = hidden;
     a->patience_us = (uint64_t)(patience_ms ? patience_ms : 10000) * 1000;
-    a->free = DS_NONE;
+    a->records.bytes = sizeof(record);
     pthread_mutex_init(&a->mu, NULL);
     return DS_OK;
 }
@@ -603,10 +575,9 @@ void ds_again_destroy(ds_again *a)
 {
     if (!a)
         return;
-    for (uint32_t i = 0; i < a->n_records; i++)
-        if (a->records[i].id)
-            free_record(a, &a->records[i]);
-    free(a->records);
+    for (record *x = ds_table_next(&a->records, NULL); x; x = ds_table_next(&a->records, x))
+        free_record(a, x);
+    ds_table_fini(&a->records);
     free(a->ends);
     pthread_mutex_destroy(&a->mu);
     free(a);

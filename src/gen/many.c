@@ -11,18 +11,17 @@
 
 #include "base/err.h"
 #include "base/none.h"
+#include "base/table.h"
 #include "gen/many_internal.h"
 
 enum {
-    FIRST_RECORDS = 64,
     OUTPUT_TOKENS = 256, /* of an answer, as long as none has ended */
     OUTPUT_WEIGHT = 16,  /* the mean of answers' lengths is one over about so many of them */
     FINISH_SAMPLES = 32, /* more than an engine computes of one request */
 };
 
 typedef struct {
-    uint64_t id; /* generation << 32 | place; 0: free */
-    uint32_t generation, next_free;
+    ds_record at;
     uint64_t cookie, part_id;
     uint32_t part;
     bool known; /* part_id is */
@@ -52,8 +51,7 @@ struct ds_gen_many {
     pthread_cond_t woken;
     slot slots[DS_GEN_MANY_MAX];
     uint32_t n; /* places up to the last that was ever used */
-    record *records;
-    uint32_t n_records, free;
+    ds_table records;
     uint32_t output; /* mean tokens of an answer */
     uint64_t n_wakes;
     void (*wake)(void *ctx), *wake_ctx;
@@ -102,52 +100,20 @@ static uint32_t n_slots(ds_gen_many *m)
 
 static record *of_id(ds_gen_many *m, uint64_t id)
 {
-    uint32_t place = (uint32_t)id;
-
-    return id && place < m->n_records && m->records[place].id == id ? &m->records[place] : NULL;
-}
-
-static bool more_records(ds_gen_many *m)
-{
-    uint32_t n = m->n_records ? 2 * m->n_records : FIRST_RECORDS;
-    record *r = n > m->n_records ? realloc(m->records, n * sizeof *r) : NULL;
-
-    if (!r)
-        return false;
-    for (uint32_t i = m->n_records; i < n; i++)
-        r[i] = (record){ .next_free = i + 1 < n ? i + 1 : DS_NONE };
-    m->free = m->n_records;
-    m->records = r;
-    m->n_records = n;
-    return true;
+    return ds_table_get(&m->records, id);
 }
 
 static record *take_record(ds_gen_many *m, const ds_gen_request *q)
 {
-    record *r;
+    record *r = ds_table_take(&m->records);
 
-    if (m->free == DS_NONE && !more_records(m))
+    if (!r)
         return NULL;
-    uint32_t place = m->free;
-    uint32_t generation = m->records[place].generation + 1;
-    r = &m->records[place];
-    m->free = r->next_free;
-    if (generation == 0)
-        generation = 1;
-    *r = (record){ .id = (uint64_t)generation << 32 | place,
-                   .generation = generation,
-                   .cookie = q->cookie,
-                   .prompt = q->n_prompt,
-                   .samples = q->n ? q->n : 1,
-                   .expect = q->max_tokens < m->output ? q->max_tokens : m->output };
+    r->cookie = q->cookie;
+    r->prompt = q->n_prompt;
+    r->samples = q->n ? q->n : 1;
+    r->expect = q->max_tokens < m->output ? q->max_tokens : m->output;
     return r;
-}
-
-static void free_record(ds_gen_many *m, record *r)
-{
-    r->id = 0;
-    r->next_free = m->free;
-    m->free = (uint32_t)(r - m->records);
 }
 
 /* Tokens yet to be computed. A prompt's and an answer's count alike; a sample that is longer than expected has one
@@ -166,9 +132,8 @@ static uint32_t choose(const ds_gen_many *m, uint64_t tried)
     uint64_t ahead[DS_GEN_MANY_MAX] = { 0 };
     uint32_t best = DS_NONE;
 
-    for (uint32_t i = 0; i < m->n_records; i++)
-        if (m->records[i].id)
-            ahead[m->records[i].part] += work(&m->records[i]);
+    for (const record *r = ds_table_next(&m->records, NULL); r; r = ds_table_next(&m->records, r))
+        ahead[r->part] += work(r);
     for (uint32_t i = 0; i < m->n; i++)
         if (m->slots[i].used && !m->slots[i].leaves && !(tried >> i & 1) && (best == DS_NONE || ahead[i] < ahead[best]))
             best = i;
@@ -218,7 +183,7 @@ static ds_rc add(void *h, const ds_gen_request *q, uint64_t *id, ds_err *err)
     r = part == DS_NONE ? NULL : take_record(m, q);
     if (r) {
         r->part = part;
-        mine.cookie = r->id;
+        mine.cookie = r->at.id;
         g = enter_locked(m, part);
     }
     pthread_mutex_unlock(&m->mu);
@@ -246,7 +211,7 @@ static ds_rc add(void *h, const ds_gen_request *q, uint64_t *id, ds_err *err)
         r = of_id(m, mine.cookie);
         part = rc == DS_E_AGAIN || rc == DS_E_IO ? choose(m, tried) : DS_NONE;
         if (part == DS_NONE) {
-            free_record(m, r);
+            ds_table_give(&m->records, r);
         } else {
             r->part = part;
             g = enter_locked(m, part);
@@ -323,7 +288,7 @@ static void translate(ds_gen_many *m, ds_event *ev)
     record *r = of_id(m, ev->cookie);
 
     assert(r);
-    ev->request = r->id;
+    ev->request = r->at.id;
     ev->cookie = r->cookie;
     switch (ev->kind) {
     case DS_EV_START:
@@ -340,7 +305,7 @@ static void translate(ds_gen_many *m, ds_event *ev)
     case DS_EV_END:
         note_end(m, r, ev);
         if (ev->end.last)
-            free_record(m, r);
+            ds_table_give(&m->records, r);
         break;
     }
 }
@@ -538,8 +503,8 @@ bool ds_gen_many_remove(ds_gen_many *m, uint32_t place)
     assert(place < m->n && s->used);
     s->leaves = true;
     gone = s->inside == 0;
-    for (uint32_t i = 0; i < m->n_records && gone; i++)
-        gone = !m->records[i].id || m->records[i].part != place;
+    for (const record *r = ds_table_next(&m->records, NULL); r && gone; r = ds_table_next(&m->records, r))
+        gone = r->part != place;
     if (gone)
         *s = (slot){ .used = false };
     pthread_mutex_unlock(&m->mu);
@@ -573,7 +538,7 @@ ds_rc ds_gen_many_create(ds_gen_many **out, const ds_gen *parts, size_t n, ds_er
     if (!m)
         return ds_fail(err, DS_E_NOMEM, "out of memory");
     m->n = (uint32_t)n;
-    m->free = DS_NONE;
+    m->records.bytes = sizeof(record);
     m->output = OUTPUT_TOKENS;
     pthread_mutex_init(&m->mu, NULL);
     pthread_condattr_init(&attr);
@@ -594,7 +559,7 @@ void ds_gen_many_destroy(ds_gen_many *m)
         return;
     pthread_cond_destroy(&m->woken);
     pthread_mutex_destroy(&m->mu);
-    free(m->records);
+    ds_table_fini(&m->records);
     free(m);
 }
 
@@ -602,10 +567,9 @@ void ds_gen_many_work_get(ds_gen_many *m, ds_gen_many_work *out)
 {
     *out = (ds_gen_many_work){ 0 };
     pthread_mutex_lock(&m->mu);
-    for (uint32_t i = 0; i < m->n_records; i++)
-        if (m->records[i].id) {
-            out->requests[m->records[i].part]++;
-            out->tokens[m->records[i].part] += work(&m->records[i]);
-        }
+    for (const record *r = ds_table_next(&m->records, NULL); r; r = ds_table_next(&m->records, r)) {
+        out->requests[r->part]++;
+        out->tokens[r->part] += work(r);
+    }
     pthread_mutex_unlock(&m->mu);
 }
