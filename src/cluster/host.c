@@ -11,10 +11,10 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "base/none.h"
+#include "base/table.h"
 #include "net/addr.h"
 
-enum { FIRST_RECORDS = 64, BATCH = 256, HELLO_MS = 5000 };
+enum { BATCH = 256, HELLO_MS = 5000, ADMITTING = 2 /* threads */, KEEP_BYTES = 1 << 20 /* of an empty buffer */ };
 
 typedef struct peer peer;
 struct peer {
@@ -26,21 +26,21 @@ struct peer {
     ds_conn *conn;
     bool known; /* its HELLO came and fits */
     bool gone;  /* by its connection's last call; the polling thread frees it */
-    uint32_t n_requests;
-    /* [poll] */
     ds_buf out;
 };
 
 /* A request of a peer's, from before add until its last event. */
 typedef struct {
-    uint64_t id; /* generation << 32 | place, the generator's cookie; 0: free */
-    uint32_t generation, next_free;
-    peer *from;      /* NULL: it is gone */
-    uint64_t theirs; /* how the peer calls it */
-    uint64_t gen_id; /* 0: not known yet */
+    ds_record at;      /* its id is the generator's cookie */
+    peer *from;        /* NULL: it is gone */
+    uint64_t theirs;   /* how the peer calls it */
+    uint64_t gen_id;   /* 0: not known yet */
+    uint64_t until_us; /* its deadline; 0: none */
     bool canceled;
+    uint32_t finish;  /* bit for each sample that was finished before gen_id was known */
     ds_cw_request *q; /* lends its memory to the generator */
     void *grammar;
+    uint64_t next; /* id of the one that waits behind it for its grammar; 0: none */
 } record;
 
 struct ds_host {
@@ -50,14 +50,17 @@ struct ds_host {
     ds_addr at;
     int listener, wake; /* wake: of the accepting thread */
     uint64_t epoch;
-    pthread_t accepting, polling;
+    pthread_t accepting, polling, admitting[ADMITTING];
     bool has_accepting, has_polling;
+    uint32_t n_admitting;
     /* [mu] */
     pthread_mutex_t mu;
+    pthread_cond_t waiting; /* for those who admit */
     peer *peers;
     uint32_t n_peers;
-    record *records;
-    uint32_t n_records, free, n_live;
+    ds_table records;
+    uint64_t first_waiting, last_waiting; /* ids of requests that wait for their grammars; 0: none */
+    uint32_t n_waiting;
     uint64_t accepted, refused;
     bool draining, stop;
 };
@@ -66,52 +69,15 @@ struct ds_host {
 
 static record *of_id(ds_host *h, uint64_t id)
 {
-    uint32_t place = (uint32_t)id;
-
-    return id && place < h->n_records && h->records[place].id == id ? &h->records[place] : NULL;
+    return ds_table_get(&h->records, id);
 }
 
 static record *of_peer(ds_host *h, const peer *p, uint64_t theirs)
 {
-    for (uint32_t i = 0; i < h->n_records; i++)
-        if (h->records[i].id && h->records[i].from == p && h->records[i].theirs == theirs)
-            return &h->records[i];
+    for (record *x = ds_table_next(&h->records, NULL); x; x = ds_table_next(&h->records, x))
+        if (x->from == p && x->theirs == theirs)
+            return x;
     return NULL;
-}
-
-static record *take_record(ds_host *h)
-{
-    uint32_t place, generation;
-    record *x;
-
-    if (h->free == DS_NONE) {
-        uint32_t n = h->n_records ? 2 * h->n_records : FIRST_RECORDS;
-        x = n > h->n_records ? realloc(h->records, n * sizeof *x) : NULL;
-        if (!x)
-            return NULL;
-        for (uint32_t i = h->n_records; i < n; i++)
-            x[i] = (record){ .next_free = i + 1 < n ? i + 1 : DS_NONE };
-        h->free = h->n_records;
-        h->records = x;
-        h->n_records = n;
-    }
-    place = h->free;
-    x = &h->records[place];
-    generation = x->generation + 1 ? x->generation + 1 : 1;
-    h->free = x->next_free;
-    *x = (record){ .id = (uint64_t)generation << 32 | place, .generation = generation };
-    h->n_live++;
-    return x;
-}
-
-static void free_record(ds_host *h, record *x)
-{
-    if (x->from)
-        x->from->n_requests--;
-    x->id = 0;
-    x->next_free = h->free;
-    h->free = (uint32_t)(x - h->records);
-    h->n_live--;
 }
 
 /* What a record held, outside of mu. */
@@ -130,98 +96,232 @@ static void say(const ds_host *h, ds_log_level level, const char *what, const ch
         ds_logf(h->o.log, level, "%s: %s%s%s", h->at.text, what, *why ? ": " : "", why);
 }
 
-/* The ends of a request that the generator didn't take. */
-static ds_rc answer_refusal(peer *p, uint64_t theirs, uint32_t samples, const ds_err *why, ds_err *err)
+/* With mu. The ends of all samples of a request that the generator didn't take. A peer that can't be told is cut
+ * off. */
+static void tell_ends(ds_host *h, peer *p, uint64_t theirs, uint32_t samples, ds_end_reason reason, ds_rc why)
 {
-    ds_frame f = { .type = DS_CW_EVENTS, .epoch = p->h->epoch };
+    const ds_frame f = { .type = DS_CW_EVENTS, .epoch = h->epoch };
     ds_buf b = { 0 };
-    ds_rc rc;
 
-    say(p->h, DS_LOG_DEBUG, "a request was refused", why->msg);
     for (uint32_t s = 0; s < samples; s++) {
         ds_event ev = { .kind = DS_EV_END, .sample = s };
-        ev.end.reason = DS_ENDED_FAILED;
-        ev.end.rc = why->rc;
+        ev.end.reason = reason;
+        ev.end.rc = why;
         ev.end.last = s + 1 == samples;
         ds_cw_put_event(&b, theirs, &ev, 0);
     }
-    rc = b.oom ? ds_fail(err, DS_E_NOMEM, "out of memory") : ds_conn_send(p->conn, &f, b.p, b.len, err);
+    if (b.oom || ds_conn_send(p->conn, &f, b.p, b.len, NULL) != DS_OK)
+        ds_conn_stop(p->conn);
     ds_buf_free(&b);
-    return rc;
+}
+
+static uint32_t samples_of(const ds_gen_request *q)
+{
+    return q->n ? q->n : 1;
+}
+
+/* A record whose request never came to the generator is over. */
+static void end_record(ds_host *h, uint64_t id, ds_end_reason reason, const ds_err *why)
+{
+    void *grammar;
+    ds_cw_request *q;
+    record *x;
+
+    if (reason == DS_ENDED_FAILED)
+        say(h, DS_LOG_DEBUG, "a request was refused", why->msg);
+    pthread_mutex_lock(&h->mu);
+    x = of_id(h, id);
+    assert(x);
+    q = x->q;
+    grammar = x->grammar;
+    if (x->from)
+        tell_ends(h, x->from, x->theirs, samples_of(ds_cw_request_get(q)), reason, reason == DS_ENDED_FAILED ? why->rc : DS_OK);
+    ds_table_give(&h->records, x);
+    pthread_mutex_unlock(&h->mu);
+    give_back(h, q, grammar);
+}
+
+/* Gives a request to the generator, with what was ordered before it was there. */
+static void submit(ds_host *h, uint64_t id)
+{
+    uint64_t gen_id = 0, now = ds_now_us(), until;
+    ds_gen_request *q;
+    uint32_t finish = 0;
+    bool canceled;
+    ds_err why = { 0 };
+    record *x;
+
+    pthread_mutex_lock(&h->mu);
+    x = of_id(h, id);
+    assert(x);
+    q = ds_cw_request_get(x->q);
+    canceled = x->canceled;
+    until = x->until_us;
+    pthread_mutex_unlock(&h->mu);
+    if (canceled || (until && now >= until)) {
+        end_record(h, id, canceled ? DS_ENDED_CANCELED : DS_ENDED_DEADLINE, NULL);
+        return;
+    }
+    q->cookie = id;
+    q->deadline_us = until ? until - now : 0;
+    if (ds_gen_add(h->gen, q, &gen_id, &why) != DS_OK) {
+        end_record(h, id, DS_ENDED_FAILED, &why);
+        return;
+    }
+    pthread_mutex_lock(&h->mu);
+    x = of_id(h, id); /* NULL: all its events were polled already */
+    if (x) {
+        x->gen_id = gen_id;
+        canceled = x->canceled;
+        finish = x->finish;
+    }
+    pthread_mutex_unlock(&h->mu);
+    if (canceled)
+        ds_gen_cancel(h->gen, gen_id);
+    for (uint32_t i = 0; i < DS_CW_MAX_SAMPLES && finish >> i && !canceled; i++)
+        if (finish >> i & 1)
+            ds_gen_finish_sample(h->gen, gen_id, i);
+}
+
+/* ---- grammars, which take their time: on threads of their own, so that orders don't wait behind them ---- */
+
+/* With mu. */
+static void queue_up(ds_host *h, record *x)
+{
+    record *last = of_id(h, h->last_waiting);
+
+    if (last)
+        last->next = x->at.id;
+    else
+        h->first_waiting = x->at.id;
+    h->last_waiting = x->at.id;
+    h->n_waiting++;
+    pthread_cond_signal(&h->waiting);
+}
+
+/* Waits for one; 0: the host stops, and nobody waits. */
+static uint64_t take_waiting(ds_host *h)
+{
+    record *x;
+    uint64_t id;
+
+    pthread_mutex_lock(&h->mu);
+    while (!h->first_waiting && !h->stop)
+        pthread_cond_wait(&h->waiting, &h->mu);
+    id = h->first_waiting;
+    x = of_id(h, id);
+    if (x) {
+        h->first_waiting = x->next;
+        if (!x->next)
+            h->last_waiting = 0;
+        h->n_waiting--;
+    }
+    pthread_mutex_unlock(&h->mu);
+    return id;
 }
 
 static ds_rc make_grammar(ds_host *h, ds_gen_request *q, ds_gen_grammar *g, void **held, ds_err *err)
 {
-    *held = NULL;
-    if (!q->grammar)
-        return DS_OK;
-    if (!h->o.grammar)
-        return ds_fail(err, DS_E_ARG, "this engine makes no grammars");
-    ds_rc rc = h->o.grammar(h->o.ctx, g, held, q->grammar->what, q->n ? q->n : 1, q->output, q->n_output, err);
+    ds_rc rc = h->o.grammar(h->o.ctx, g, held, q->grammar->what, samples_of(q), q->output, q->n_output, err);
+
     q->grammar = g;
     return rc == DS_E_FORMAT ? (err->rc = DS_E_ARG) : rc;
 }
 
+static void admit(ds_host *h, uint64_t id)
+{
+    ds_gen_grammar g;
+    ds_gen_request *q;
+    ds_err why = { 0 };
+    void *held = NULL;
+    bool canceled;
+    record *x;
+
+    pthread_mutex_lock(&h->mu);
+    x = of_id(h, id);
+    assert(x);
+    canceled = x->canceled;
+    q = ds_cw_request_get(x->q);
+    pthread_mutex_unlock(&h->mu);
+    if (canceled) {
+        end_record(h, id, DS_ENDED_CANCELED, NULL);
+        return;
+    }
+    if (make_grammar(h, q, &g, &held, &why) != DS_OK) {
+        end_record(h, id, DS_ENDED_FAILED, &why);
+        return;
+    }
+    pthread_mutex_lock(&h->mu);
+    x = of_id(h, id);
+    assert(x);
+    x->grammar = held;
+    pthread_mutex_unlock(&h->mu);
+    submit(h, id);
+}
+
+static void *admit_all(void *arg)
+{
+    uint64_t id;
+
+    while ((id = take_waiting(arg)))
+        admit(arg, id);
+    return NULL;
+}
+
+/* ---- requests and orders ---- */
+
 static ds_rc on_add(peer *p, const ds_frame *f, const uint8_t *bytes, size_t n, ds_err *err)
 {
     ds_host *h = p->h;
-    ds_gen_grammar g;
-    ds_gen_request *q;
     ds_cw_request *r;
+    ds_gen_request *q;
     ds_err why = { 0 };
-    uint64_t id = 0, gen_id = 0;
-    uint32_t samples;
-    void *grammar = NULL;
-    bool canceled = false;
+    bool twice, waits = false;
+    uint64_t id = 0;
     record *x = NULL;
     ds_rc rc = ds_cw_read_request(&r, bytes, n, h->o.hidden, err);
 
     if (rc != DS_OK)
         return rc;
     q = ds_cw_request_get(r);
-    samples = q->n ? q->n : 1;
-    q->deadline_us = f->left_ns / 1000;
-    rc = make_grammar(h, q, &g, &grammar, &why);
     pthread_mutex_lock(&h->mu);
-    if (of_peer(h, p, f->request)) {
-        pthread_mutex_unlock(&h->mu);
-        give_back(h, r, grammar);
-        return ds_fail(err, DS_E_FORMAT, "a request twice");
-    }
-    if (rc == DS_OK && h->draining)
+    twice = of_peer(h, p, f->request) != NULL;
+    if (twice)
+        rc = ds_fail(err, DS_E_FORMAT, "a request twice");
+    else if (h->draining)
         rc = ds_fail(&why, DS_E_AGAIN, "draining");
-    if (rc == DS_OK && !(x = take_record(h)))
+    else if (q->grammar && !h->o.grammar)
+        rc = ds_fail(&why, DS_E_ARG, "this engine makes no grammars");
+    else if (q->grammar && h->n_waiting >= h->o.max_waiting)
+        rc = ds_fail(&why, DS_E_AGAIN, "%u requests wait for their grammars", h->n_waiting);
+    else if (!(x = ds_table_take(&h->records)))
         rc = ds_fail(&why, DS_E_NOMEM, "out of memory for a request");
-    if (rc == DS_OK) {
-        id = q->cookie = x->id;
+    if (x) {
+        id = x->at.id;
         x->from = p;
         x->theirs = f->request;
+        x->until_us = f->left_ns ? ds_now_us() + f->left_ns / 1000 : 0;
         x->q = r;
-        x->grammar = grammar;
-        p->n_requests++;
+        waits = q->grammar != NULL;
+        if (waits)
+            queue_up(h, x);
+    } else if (!twice) {
+        tell_ends(h, p, f->request, samples_of(q), DS_ENDED_FAILED, rc);
+        rc = DS_OK;
     }
     pthread_mutex_unlock(&h->mu);
-    if (rc == DS_OK) {
-        rc = ds_gen_add(h->gen, q, &gen_id, &why);
-        pthread_mutex_lock(&h->mu);
-        x = of_id(h, id); /* NULL: all its events were polled already */
-        if (x && rc == DS_OK) {
-            x->gen_id = gen_id;
-            canceled = x->canceled;
-        } else if (x) {
-            free_record(h, x);
-        }
-        pthread_mutex_unlock(&h->mu);
-        if (canceled)
-            ds_gen_cancel(h->gen, gen_id);
+    if (!x) {
+        if (!twice)
+            say(h, DS_LOG_DEBUG, "a request was refused", why.msg);
+        ds_cw_request_free(r);
+        return rc;
     }
-    if (rc == DS_OK)
-        return DS_OK;
-    give_back(h, r, grammar);
-    return answer_refusal(p, f->request, samples, &why, err);
+    if (!waits)
+        submit(h, id);
+    return DS_OK;
 }
 
-/* An order for a request that ended meanwhile is nothing. */
+/* An order for a request that ended meanwhile is nothing; one that is too early is kept. */
 static void on_order(peer *p, uint64_t theirs, bool cancel, uint32_t sample)
 {
     uint64_t gen_id = 0;
@@ -232,6 +332,8 @@ static void on_order(peer *p, uint64_t theirs, bool cancel, uint32_t sample)
     if (x) {
         gen_id = x->gen_id;
         x->canceled = x->canceled || cancel;
+        if (!cancel && sample < DS_CW_MAX_SAMPLES)
+            x->finish |= UINT32_C(1) << sample;
     }
     pthread_mutex_unlock(&p->h->mu);
     if (gen_id && cancel)
@@ -302,11 +404,22 @@ static ds_rc message(void *ctx, const ds_frame *f, const uint8_t *bytes, size_t 
     return ds_fail(err, DS_E_FORMAT, "a message of type %u and %zu bytes", f->type, n);
 }
 
+/* With mu. The first record, or the one behind a place, whose record may be over. */
+static record *next_of(ds_host *h, uint64_t last)
+{
+    uint32_t place = last ? (uint32_t)last + 1 : 0;
+
+    while (place < h->records.n && !ds_table_at(&h->records, place))
+        place++;
+    return ds_table_at(&h->records, place);
+}
+
 /* Its requests are nobody's any more: they are canceled, and go with their last events. */
 static void gone(void *ctx, const ds_err *why)
 {
     peer *p = ctx;
     ds_host *h = p->h;
+    uint64_t last = 0;
     bool more = true;
 
     say(h, DS_LOG_INFO, p->known ? "a peer is gone" : "a connection was refused", why->msg);
@@ -314,14 +427,13 @@ static void gone(void *ctx, const ds_err *why)
         uint64_t gen_id = 0;
         pthread_mutex_lock(&h->mu);
         more = false;
-        for (uint32_t i = 0; i < h->n_records && !more; i++) {
-            record *x = &h->records[i];
-            if (!x->id || x->from != p)
+        for (record *x = next_of(h, last); x && !more; x = ds_table_next(&h->records, x)) {
+            if (x->from != p)
                 continue;
             x->from = NULL;
             x->canceled = true;
-            p->n_requests--;
             gen_id = x->gen_id;
+            last = x->at.id;
             more = true;
         }
         if (!more) {
@@ -347,7 +459,7 @@ static void route(ds_host *h, const ds_event *ev, uint64_t now_us, ds_cw_request
     if (ev->kind == DS_EV_END && ev->end.last) {
         *q = x->q;
         *grammar = x->grammar;
-        free_record(h, x);
+        ds_table_give(&h->records, x);
     }
 }
 
@@ -361,6 +473,8 @@ static void tell_all(ds_host *h)
             continue;
         if (!p->gone && (p->out.oom || ds_conn_send(p->conn, &f, p->out.p, p->out.len, NULL) != DS_OK))
             ds_conn_stop(p->conn);
+        if (p->out.cap > KEEP_BYTES)
+            ds_buf_free(&p->out);
         ds_buf_clear(&p->out);
     }
 }
@@ -424,7 +538,7 @@ static bool is_over(ds_host *h)
     bool over;
 
     pthread_mutex_lock(&h->mu);
-    over = h->stop && h->n_live == 0;
+    over = h->stop && h->records.n_live == 0;
     pthread_mutex_unlock(&h->mu);
     return over;
 }
@@ -524,11 +638,13 @@ ds_rc ds_host_start(ds_host **out, const char *address, ds_gen gen, const ds_hos
     h->gen = gen;
     h->o = *o;
     h->o.max_peers = o->max_peers ? o->max_peers : 64;
+    h->o.max_waiting = o->max_waiting ? o->max_waiting : 256;
     h->o.stats_ms = o->stats_ms ? o->stats_ms : 250;
     h->o.conn.max_message = o->conn.max_message ? o->conn.max_message : (size_t)256 << 20;
     h->listener = h->wake = -1;
-    h->free = DS_NONE;
+    h->records.bytes = sizeof(record);
     pthread_mutex_init(&h->mu, NULL);
+    pthread_cond_init(&h->waiting, NULL);
     rc = ds_addr_parse(&h->at, address, err);
     if (rc == DS_OK && (getrandom(&h->epoch, sizeof h->epoch, 0) != sizeof h->epoch || (h->wake = eventfd(0, EFD_CLOEXEC)) < 0))
         rc = ds_fail(err, DS_E_IO, "%s: %s", address, strerror(errno));
@@ -537,7 +653,9 @@ ds_rc ds_host_start(ds_host **out, const char *address, ds_gen gen, const ds_hos
         rc = ds_addr_listen(&h->at, &h->listener, err);
     if (rc == DS_OK) {
         h->has_polling = pthread_create(&h->polling, NULL, poll_gen, h) == 0;
-        h->has_accepting = h->has_polling && pthread_create(&h->accepting, NULL, accept_peers, h) == 0;
+        while (h->has_polling && h->n_admitting < ADMITTING && pthread_create(&h->admitting[h->n_admitting], NULL, admit_all, h) == 0)
+            h->n_admitting++;
+        h->has_accepting = h->n_admitting == ADMITTING && pthread_create(&h->accepting, NULL, accept_peers, h) == 0;
         if (!h->has_accepting)
             rc = ds_fail(err, DS_E_IO, "%s: a thread can't be started", address);
     }
@@ -565,7 +683,7 @@ bool ds_host_drain(ds_host *h)
     for (peer *p = h->peers; p && first; p = p->next)
         if (p->known && !p->gone && ds_conn_send(p->conn, &f, NULL, 0, NULL) != DS_OK)
             ds_conn_stop(p->conn);
-    over = h->n_live == 0;
+    over = h->records.n_live == 0;
     pthread_mutex_unlock(&h->mu);
     return ds_gen_drain(h->gen) && over;
 }
@@ -575,7 +693,7 @@ ds_host_stats ds_host_stat(ds_host *h)
     ds_host_stats s;
 
     pthread_mutex_lock(&h->mu);
-    s = (ds_host_stats){ h->n_peers, h->n_live, h->accepted, h->refused };
+    s = (ds_host_stats){ h->n_peers, h->records.n_live, h->accepted, h->refused };
     pthread_mutex_unlock(&h->mu);
     return s;
 }
@@ -592,7 +710,10 @@ void ds_host_stop(ds_host *h)
     h->stop = h->draining = true;
     for (peer *p = h->peers; p; p = p->next)
         ds_conn_stop(p->conn);
+    pthread_cond_broadcast(&h->waiting);
     pthread_mutex_unlock(&h->mu);
+    for (uint32_t i = 0; i < h->n_admitting; i++)
+        pthread_join(h->admitting[i], NULL);
     if (h->has_polling)
         pthread_join(h->polling, NULL);
     for (peer *p = h->peers, *next; p; p = next) {
@@ -605,7 +726,8 @@ void ds_host_stop(ds_host *h)
         close(h->wake);
     if (h->listener >= 0 && h->at.local)
         unlink(h->at.text + 5);
-    free(h->records);
+    ds_table_fini(&h->records);
+    pthread_cond_destroy(&h->waiting);
     pthread_mutex_destroy(&h->mu);
     free(h);
 }

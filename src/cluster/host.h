@@ -8,8 +8,10 @@
  * the engine has said so. A peer that doesn't read what it is told is cut off, and so is one that says anything
  * malformed; nothing of that reaches an engine. Nobody gets anything before the HELLO that fits.
  *
- * The host polls the generator; nobody else may. Threads: one that accepts, one that polls, one a peer.   Locks: `mu`;
- * under it only a connection's own.   Memory: a request's message as long as it lives. */
+ * A request's grammar is made on a thread of the host's, so that a peer's orders never wait behind one.
+ *
+ * The host polls the generator; nobody else may. Threads: one that accepts, one that polls, two that make grammars, one
+ * a peer.   Locks: `mu`; under it only a connection's own.   Memory: a request's message as long as it lives. */
 #ifndef DS_CLUSTER_HOST_H
 #define DS_CLUSTER_HOST_H
 
@@ -24,12 +26,13 @@ typedef struct ds_host ds_host;
 /* Zero means the default that is named. */
 typedef struct {
     ds_cw_model model;
-    uint32_t hidden;    /* floats of a picture's row */
-    uint32_t max_peers; /* 64 */
-    uint32_t stats_ms;  /* between statistics; 250 */
+    uint32_t hidden;      /* floats of a picture's row */
+    uint32_t max_peers;   /* 64 */
+    uint32_t max_waiting; /* requests that wait for their grammars; 256 */
+    uint32_t stats_ms;    /* between statistics; 250 */
     ds_conn_opts conn;
     /* A grammar from ds_gen_grammar.what, that has seen the `n_seen` tokens; NULL: requests with one are refused. *held
-     * goes to end when the request is over. From threads of peers. */
+     * goes to end when the request is over. From several threads at once. */
     ds_rc (*grammar)(void *ctx, ds_gen_grammar *out, void **held, ds_str what, uint32_t samples, const ds_token *seen, uint32_t n_seen,
                      ds_err *err);
     void (*grammar_end)(void *ctx, void *held);

@@ -10,14 +10,13 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "base/none.h"
+#include "base/table.h"
 #include "net/addr.h"
 
-enum { FIRST_RECORDS = 64, FIRST_EVENTS = 256, HELLO_MS = 5000 };
+enum { FIRST_EVENTS = 256, HELLO_MS = 5000, CONNECT_MS = 1000 /* a close waits for it */ };
 
 typedef struct {
-    uint64_t id; /* generation << 32 | place; 0: free */
-    uint32_t generation, next_free;
+    ds_record at;
     uint64_t cookie;
     uint32_t samples, left; /* left: samples that haven't ended */
     uint32_t ended;         /* bit for each sample */
@@ -37,11 +36,11 @@ struct ds_remote {
     pthread_cond_t woken; /* for the thread, and for wait() */
     ds_conn *conn;        /* NULL: not connected. Made and destroyed by the thread */
     uint64_t epoch;       /* the engine's */
+    int greeting;         /* the descriptor of a connection that isn't one yet; -1: none */
     bool up, closing;
     bool draining; /* this side */
     bool no_more;  /* the engine drains */
-    record *records;
-    uint32_t n_records, free, n_live;
+    ds_table records;
     ds_event *events; /* a ring */
     size_t cap_events, first_event, n_events;
     size_t n_left; /* samples of all records that haven't ended */
@@ -61,51 +60,28 @@ static void say(const ds_remote *r, ds_log_level level, const char *what, const 
 
 static record *of_id(ds_remote *r, uint64_t id)
 {
-    uint32_t place = (uint32_t)id;
-
-    return id && place < r->n_records && r->records[place].id == id ? &r->records[place] : NULL;
+    return ds_table_get(&r->records, id);
 }
 
 static record *take_record(ds_remote *r, const ds_gen_request *q)
 {
-    record *x;
-    uint32_t place, generation;
+    record *x = ds_table_take(&r->records);
 
-    if (r->free == DS_NONE) {
-        uint32_t n = r->n_records ? 2 * r->n_records : FIRST_RECORDS;
-        x = n > r->n_records ? realloc(r->records, n * sizeof *x) : NULL;
-        if (!x)
-            return NULL;
-        for (uint32_t i = r->n_records; i < n; i++)
-            x[i] = (record){ .next_free = i + 1 < n ? i + 1 : DS_NONE };
-        r->free = r->n_records;
-        r->records = x;
-        r->n_records = n;
-    }
-    place = r->free;
-    x = &r->records[place];
-    generation = x->generation + 1 ? x->generation + 1 : 1;
-    r->free = x->next_free;
-    *x = (record){ .id = (uint64_t)generation << 32 | place,
-                   .generation = generation,
-                   .cookie = q->cookie,
-                   .samples = q->n ? q->n : 1,
-                   .left = q->n ? q->n : 1,
-                   .prompt_at = q->prompt_logprobs ? 1 : 0 };
+    if (!x)
+        return NULL;
+    x->cookie = q->cookie;
+    x->samples = x->left = q->n ? q->n : 1;
+    x->prompt_at = q->prompt_logprobs ? 1 : 0;
     for (uint32_t i = 0; i < x->samples; i++)
         x->out[i] = q->n_output;
-    r->n_live++;
     r->n_left += x->left;
     return x;
 }
 
 static void free_record(ds_remote *r, record *x)
 {
-    x->id = 0;
-    x->next_free = r->free;
-    r->free = (uint32_t)(x - r->records);
-    r->n_live--;
     r->n_left -= x->left;
+    ds_table_give(&r->records, x);
 }
 
 /* Room for `more` events besides the ends of all that live, so that the ends of a lost engine's are never lost. */
@@ -261,10 +237,9 @@ static void lose_all(ds_remote *r)
     pthread_mutex_lock(&r->mu);
     r->up = r->no_more = false;
     r->knows = 0;
-    for (uint32_t i = 0; i < r->n_records; i++) {
-        record *x = &r->records[i];
-        for (uint32_t s = 0; x->id && s < x->samples; s++) {
-            ds_event ev = { .kind = DS_EV_END, .sample = s, .request = x->id, .cookie = x->cookie };
+    for (record *x = ds_table_next(&r->records, NULL); x; x = ds_table_next(&r->records, x))
+        for (uint32_t s = 0; x->at.id && s < x->samples; s++) {
+            ds_event ev = { .kind = DS_EV_END, .sample = s, .request = x->at.id, .cookie = x->cookie };
             if (x->ended >> s & 1)
                 continue;
             ev.end.reason = DS_ENDED_LOST;
@@ -274,7 +249,6 @@ static void lose_all(ds_remote *r)
             put_event(r, &ev); /* there is room */
             note(r, x, &ev);
         }
-    }
     pthread_mutex_unlock(&r->mu);
 }
 
@@ -352,19 +326,34 @@ static ds_rc greet(ds_remote *r, int fd, uint64_t *epoch, ds_gen_plan *plans, ui
     return rc;
 }
 
+/* The same, and close() can end it. */
+static ds_rc greet_on(ds_remote *r, int fd, uint64_t *epoch, ds_gen_plan *plans, uint32_t *n_plans, ds_err *err)
+{
+    ds_rc rc;
+
+    pthread_mutex_lock(&r->mu);
+    r->greeting = r->closing ? -1 : fd;
+    pthread_mutex_unlock(&r->mu);
+    rc = r->greeting < 0 ? ds_fail(err, DS_E_IO, "closing") : greet(r, fd, epoch, plans, n_plans, err);
+    pthread_mutex_lock(&r->mu);
+    r->greeting = -1;
+    pthread_mutex_unlock(&r->mu);
+    return rc;
+}
+
 static ds_rc connect_once(ds_remote *r, uint32_t timeout_ms, ds_err *err)
 {
     const ds_conn_fn fn = { message, gone, r };
     ds_gen_plan plans[DS_GEN_MANY_MAX];
     uint32_t n_plans;
-    uint64_t epoch;
+    uint64_t epoch = 0;
     ds_conn *c;
     int fd;
     ds_rc rc = ds_addr_connect(&r->at, timeout_ms, &fd, err);
 
     if (rc != DS_OK)
         return rc;
-    rc = greet(r, fd, &epoch, plans, &n_plans, err);
+    rc = greet_on(r, fd, &epoch, plans, &n_plans, err);
     if (rc == DS_OK && r->stats && n_plans != r->n_engines)
         rc = ds_fail(err, DS_E_ARG, "it came back with %u engines and had %u", n_plans, r->n_engines);
     if (rc == DS_OK && !r->stats) {
@@ -408,7 +397,7 @@ static void *keep(void *arg)
         pthread_mutex_unlock(&r->mu);
         ds_conn_destroy(old);
         ds_err err = { 0 };
-        ds_rc rc = connect_once(r, HELLO_MS, &err);
+        ds_rc rc = connect_once(r, CONNECT_MS, &err);
         if (rc == DS_OK) {
             say(r, DS_LOG_INFO, "is back", "");
             said = false;
@@ -467,9 +456,9 @@ static ds_rc add(void *h, const ds_gen_request *q, uint64_t *id, ds_err *err)
     else if (!room_for(r, 0))
         rc = ds_fail(err, DS_E_NOMEM, "out of memory for events");
     if (rc == DS_OK)
-        rc = tell(r, DS_CW_ADD, x->id, q->deadline_us * 1000, &b, err);
+        rc = tell(r, DS_CW_ADD, x->at.id, q->deadline_us * 1000, &b, err);
     if (rc == DS_OK)
-        *id = x->id;
+        *id = x->at.id;
     else if (x)
         free_record(r, x);
     pthread_mutex_unlock(&r->mu);
@@ -549,7 +538,7 @@ static bool drain(void *h)
 
     pthread_mutex_lock(&r->mu);
     r->draining = true;
-    over = r->n_live == 0;
+    over = r->records.n_live == 0;
     pthread_mutex_unlock(&r->mu);
     return over;
 }
@@ -619,7 +608,8 @@ ds_rc ds_remote_open(ds_remote **out, const char *address, const ds_remote_opts 
     r->o.retry_ms = o->retry_ms ? o->retry_ms : 200;
     r->o.conn.max_message = o->conn.max_message ? o->conn.max_message : (size_t)256 << 20;
     r->o.conn.max_queue = o->conn.max_queue ? o->conn.max_queue : (size_t)512 << 20;
-    r->free = DS_NONE;
+    r->records.bytes = sizeof(record);
+    r->greeting = -1;
     pthread_mutex_init(&r->mu, NULL);
     pthread_condattr_init(&attr);
     pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
@@ -653,12 +643,14 @@ void ds_remote_close(ds_remote *r)
     pthread_mutex_lock(&r->mu);
     r->closing = true;
     r->wake = NULL;
+    if (r->greeting >= 0)
+        shutdown(r->greeting, SHUT_RDWR);
     pthread_cond_broadcast(&r->woken);
     pthread_mutex_unlock(&r->mu);
     if (r->has_thread)
         pthread_join(r->thread, NULL);
     ds_conn_destroy(r->conn);
-    free(r->records);
+    ds_table_fini(&r->records);
     free(r->events);
     free(r->stats);
     pthread_cond_destroy(&r->woken);

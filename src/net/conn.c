@@ -12,7 +12,7 @@
 #include "base/buf.h"
 #include "base/clock.h"
 
-enum { PIECE = 1 << 20, READ_BYTES = 256 << 10 };
+enum { PIECE = 1 << 20, READ_BYTES = 256 << 10, READS = 16 /* in a turn */, KEEP_BYTES = 1 << 20 /* of an empty queue */ };
 
 struct ds_conn {
     /* [const] */
@@ -57,6 +57,8 @@ static bool push(ds_conn *c)
         c->out_at += (size_t)n;
         c->said_ns = ds_now_ns();
     }
+    if (c->out.cap > KEEP_BYTES)
+        ds_buf_free(&c->out);
     ds_buf_clear(&c->out);
     c->out_at = 0;
     return true;
@@ -163,10 +165,10 @@ static ds_rc take_frames(ds_conn *c, ds_err *err)
     return rc;
 }
 
-/* All that is there now. */
+/* What is there now; of a peer that never pauses some, so that this side may end the connection, and say something. */
 static ds_rc hear(ds_conn *c, ds_err *err)
 {
-    for (;;) {
+    for (int i = 0; i < READS; i++) {
         ssize_t n;
         ds_rc rc;
         if (!ds_buf_reserve(&c->in, READ_BYTES))
@@ -179,11 +181,12 @@ static ds_rc hear(ds_conn *c, ds_err *err)
         if (n <= 0)
             return ds_fail(err, DS_E_IO, "%s", n < 0 ? strerror(errno) : "closed by the peer");
         c->in.len += (size_t)n;
-        c->heard_ns = ds_now_ns();
         rc = take_frames(c, err);
+        c->heard_ns = ds_now_ns(); /* what this side took for it isn't the peer's silence */
         if (rc != DS_OK)
             return rc;
     }
+    return DS_OK;
 }
 
 /* ---- the thread ---- */

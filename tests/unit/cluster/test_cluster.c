@@ -3,6 +3,7 @@
 #include "test.h"
 
 #include <poll.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <unistd.h>
 
@@ -25,17 +26,23 @@ typedef struct {
     char address[64];
 } server;
 
-static void serve(server *s, int number, uint64_t step_us)
+static void serve_with(server *s, int number, uint64_t step_us, const ds_host_opts *ho)
 {
     const ds_engine_stub stub = { .vocab = VOCAB, .step_ns = step_us * 1000 };
     const ds_engine_opts o = { .max_context = 4096, .kv_blocks = 4096, .max_running = 64, .max_requests = 256, .max_samples = 32 };
-    const ds_host_opts ho = { .model = model, .hidden = 1, .stats_ms = 20, .conn = { .ping_ms = 20 } };
     ds_err err;
 
     snprintf(s->address, sizeof s->address, "unix:%s/%d", folder, number);
     assert_ok(ds_engine_create_stub(&s->e, &stub, &o, &err));
     assert_ok(ds_engine_start(s->e, &err));
-    assert_ok(ds_host_start(&s->h, s->address, ds_engine_gen(s->e), &ho, &err));
+    assert_ok(ds_host_start(&s->h, s->address, ds_engine_gen(s->e), ho, &err));
+}
+
+static const ds_host_opts plain = { .model = model, .hidden = 1, .stats_ms = 20, .conn = { .ping_ms = 20 } };
+
+static void serve(server *s, int number, uint64_t step_us)
+{
+    serve_with(s, number, step_us, &plain);
 }
 
 static void stop(server *s)
@@ -254,6 +261,128 @@ static void what_is_canceled_is_gone(void **state)
     ds_remote_close(r);
     wait_idle(&s);
     stop(&s);
+}
+
+/* Grammars that take as long as they want; each is malformed in the end. */
+typedef struct {
+    pthread_mutex_t mu;
+    pthread_cond_t news;
+    uint32_t begun;
+    bool open;
+} slow_grammars;
+
+static ds_rc slow_grammar(void *ctx, ds_gen_grammar *out, void **held, ds_str what, uint32_t samples, const ds_token *seen, uint32_t n_seen,
+                          ds_err *err)
+{
+    slow_grammars *s = ctx;
+
+    (void)out, (void)held, (void)samples, (void)seen, (void)n_seen;
+    pthread_mutex_lock(&s->mu);
+    s->begun++;
+    pthread_cond_broadcast(&s->news);
+    while (!s->open)
+        pthread_cond_wait(&s->news, &s->mu);
+    pthread_mutex_unlock(&s->mu);
+    return ds_fail(err, DS_E_FORMAT, "%.*s is no grammar", (int)what.n, what.p);
+}
+
+static void no_grammar_end(void *ctx, void *held)
+{
+    (void)ctx;
+    assert_null(held);
+}
+
+/* Two are being made, one waits, the next is one too many; all other requests and orders go on meanwhile. */
+static void nothing_waits_behind_a_grammar(void **state)
+{
+    slow_grammars slow = { PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0, false };
+    ds_host_opts ho = plain;
+    ds_gen_grammar g = { .what = { "x", 1 } };
+    uint64_t id[REQUESTS], canceled;
+    ds_gen_request q;
+    ds_remote *r;
+    server s;
+    ds_err err;
+
+    (void)state;
+    forget();
+    ho.grammar = slow_grammar;
+    ho.grammar_end = no_grammar_end;
+    ho.ctx = &slow;
+    ho.max_waiting = 1;
+    serve_with(&s, 1, 1000, &ho);
+    r = ask(&s);
+    ds_gen gen = ds_remote_gen(r);
+    for (uint32_t i = 0; i < 3; i++) {
+        q = asked(3 * i); /* one sample each */
+        q.grammar = &g;
+        assert_ok(ds_gen_add(gen, &q, &id[i], &err));
+        pthread_mutex_lock(&slow.mu);
+        while (i < 2 && slow.begun <= i)
+            pthread_cond_wait(&slow.news, &slow.mu);
+        pthread_mutex_unlock(&slow.mu);
+    }
+    q = asked(9);
+    q.grammar = &g;
+    assert_ok(ds_gen_add(gen, &q, &id[3], &err));
+    q = asked(12);
+    assert_ok(ds_gen_add(gen, &q, &id[4], &err));
+    q = asked(15);
+    q.max_tokens = MAX_TOKENS;
+    assert_ok(ds_gen_add(gen, &q, &canceled, &err));
+    while (!n_ended[9] || !n_ended[12])
+        take_some(gen);
+    assert_int_equal(answers[9][0].reason, DS_ENDED_FAILED);
+    assert_int_equal(answers[12][0].n, wanted[12][0].n);
+    ds_gen_cancel(gen, canceled);
+    while (!n_ended[15])
+        take_some(gen);
+    ds_gen_cancel(gen, id[0]);
+    ds_gen_cancel(gen, id[2]);
+    q = asked(18); /* an order behind those two: they have been heard when it ends */
+    q.max_tokens = 1;
+    assert_ok(ds_gen_add(gen, &q, &id[5], &err));
+    while (!n_ended[18])
+        take_some(gen);
+    assert_true(!n_ended[0] && !n_ended[3] && !n_ended[6]);
+    pthread_mutex_lock(&slow.mu);
+    slow.open = true;
+    pthread_cond_broadcast(&slow.news);
+    pthread_mutex_unlock(&slow.mu);
+    while (!n_ended[0] || !n_ended[3] || !n_ended[6])
+        take_some(gen);
+    assert_int_equal(answers[3][0].reason, DS_ENDED_FAILED);
+    assert_int_equal(answers[6][0].reason, DS_ENDED_CANCELED); /* before it was begun */
+    assert_int_equal(slow.begun, 2);
+    q = asked(21); /* stopped with one that waits, and one whose peer is gone */
+    q.grammar = &g;
+    assert_ok(ds_gen_add(gen, &q, &id[6], &err));
+    ds_remote_close(r);
+    wait_idle(&s);
+    stop(&s);
+}
+
+/* Whoever closes doesn't wait for an engine that never answers. */
+static void an_engine_that_came_back_mute(void **state)
+{
+    ds_remote *r;
+    ds_addr at;
+    server s;
+    int mute, fd = -1;
+    ds_err err;
+
+    (void)state;
+    serve(&s, 1, 0);
+    r = ask(&s);
+    stop(&s);
+    assert_ok(ds_addr_parse(&at, s.address, &err));
+    assert_ok(ds_addr_listen(&at, &mute, &err));
+    while (ds_addr_accept(mute, &fd, &err) != DS_OK)
+        poll(NULL, 0, 1);
+    ds_remote_close(r);
+    close(fd);
+    close(mute);
+    unlink(at.text + 5);
 }
 
 static void a_lost_engine_ends_what_it_had(void **state)
@@ -492,6 +621,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(answers_are_an_engines),
         cmocka_unit_test(what_is_canceled_is_gone),
+        cmocka_unit_test(nothing_waits_behind_a_grammar),
+        cmocka_unit_test(an_engine_that_came_back_mute),
         cmocka_unit_test(a_lost_engine_ends_what_it_had),
         cmocka_unit_test(answers_outlive_their_engines),
         cmocka_unit_test(without_any_engine),

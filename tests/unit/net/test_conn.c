@@ -2,6 +2,7 @@
  * doesn't read. */
 #include "test.h"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
 #include <sys/socket.h>
@@ -321,11 +322,50 @@ static void addresses(void **state)
     rmdir(path);
 }
 
+/* Says something without a pause until it can't any more. */
+static void *talk(void *arg)
+{
+    uint8_t pings[64 * DS_FRAME_HEADER];
+
+    for (size_t i = 0; i < 64; i++)
+        ds_frame_write(pings + i * DS_FRAME_HEADER, &(ds_frame){ .type = DS_CONN_PING });
+    while (send(*(int *)arg, pings, sizeof pings, MSG_NOSIGNAL) > 0)
+        ;
+    return NULL;
+}
+
+static void a_peer_that_never_pauses(void **state)
+{
+    pthread_t talker;
+    side s;
+    int fd[2];
+    const ds_conn_fn fn = { message, gone, &s };
+    ds_conn *c;
+    ds_err err;
+
+    (void)state;
+    side_init(&s);
+    assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fd), 0);
+    assert_int_equal(fcntl(fd[0], F_SETFL, O_NONBLOCK), 0);
+    assert_ok(ds_conn_start(&c, fd[0], &fn, NULL, &err));
+    assert_int_equal(pthread_create(&talker, NULL, talk, &fd[1]), 0);
+    poll(NULL, 0, 50);
+    ds_conn_destroy(c);
+    assert_true(s.gone);
+    assert_int_equal(pthread_join(talker, NULL), 0);
+    close(fd[1]);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(messages_of_any_size),  cmocka_unit_test(any_split),           cmocka_unit_test(what_is_wrong),
-        cmocka_unit_test(a_silent_peer_is_gone), cmocka_unit_test(a_queue_has_a_bound), cmocka_unit_test(addresses),
+        cmocka_unit_test(messages_of_any_size),
+        cmocka_unit_test(any_split),
+        cmocka_unit_test(what_is_wrong),
+        cmocka_unit_test(a_peer_that_never_pauses),
+        cmocka_unit_test(a_silent_peer_is_gone),
+        cmocka_unit_test(a_queue_has_a_bound),
+        cmocka_unit_test(addresses),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
