@@ -552,11 +552,10 @@ ds_rc ds_again_create(ds_again **out, ds_gen below, uint32_t hidden, uint32_t pa
 
 uint32_t ds_again_live(ds_again *a)
 {
-    uint32_t n = 0;
+    uint32_t n;
 
     pthread_mutex_lock(&a->mu);
-    for (uint32_t i = 0; i < a->n_records; i++)
-        n += a->records[i].id != 0;
+    n = a->records.n_live;
     pthread_mutex_unlock(&a->mu);
     return n;
 }
