@@ -13,6 +13,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     ds_frame_in in;
     ds_cw_request *r;
     ds_cw_model m;
+    ds_cw_engine self;
     ds_event ev;
     ds_buf b = { 0 };
     uint32_t n;
@@ -39,7 +40,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         (void)!ds_cw_read_hello(&m, data + 1, size - 1, NULL);
         break;
     case 'w':
-        (void)!ds_cw_read_welcome(&m, plans, &n, data + 1, size - 1, NULL);
+        (void)!ds_cw_read_welcome(&self, plans, &n, data + 1, size - 1, NULL);
         break;
     case 's':
         (void)!ds_cw_read_stats(&n, &stats, data + 1, size - 1, NULL);

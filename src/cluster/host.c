@@ -353,7 +353,7 @@ static ds_rc on_hello(peer *p, const uint8_t *bytes, size_t n, ds_err *err)
     ds_rc rc = ds_cw_read_hello(&asks, bytes, n, err);
 
     if (rc == DS_OK)
-        rc = ds_cw_same_model(&asks, &h->o.model, err);
+        rc = ds_cw_same_model(&asks, &h->o.self.model, err);
     if (rc != DS_OK) {
         f.type = DS_CW_REFUSED;
         ds_conn_send(p->conn, &f, err->msg, strlen(err->msg), NULL);
@@ -361,7 +361,7 @@ static ds_rc on_hello(peer *p, const uint8_t *bytes, size_t n, ds_err *err)
     }
     for (uint32_t i = 0; i < n_engines; i++)
         ds_gen_plan_get(h->gen, i, &plans[i]);
-    ds_cw_put_welcome(&b, &h->o.model, plans, n_engines);
+    ds_cw_put_welcome(&b, &h->o.self, plans, n_engines);
     rc = b.oom ? ds_fail(err, DS_E_NOMEM, "out of memory") : ds_conn_send(p->conn, &f, b.p, b.len, err);
     ds_buf_free(&b);
     f.type = DS_CW_DRAINING;

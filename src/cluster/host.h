@@ -25,7 +25,7 @@ typedef struct ds_host ds_host;
 
 /* Zero means the default that is named. */
 typedef struct {
-    ds_cw_model model;
+    ds_cw_engine self;
     uint32_t hidden;      /* floats of a picture's row */
     uint32_t max_peers;   /* 64 */
     uint32_t max_waiting; /* requests that wait for their grammars; 256 */

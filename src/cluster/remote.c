@@ -295,7 +295,8 @@ static ds_rc greet(ds_remote *r, int fd, uint64_t *epoch, ds_gen_plan *plans, ui
 {
     uint64_t until_ms = ds_now_us() / 1000 + HELLO_MS;
     uint8_t head[DS_FRAME_HEADER], *p = NULL;
-    ds_cw_model serves;
+    ds_cw_engine serves;
+    char note[DS_FAMILY_NOTE] = "";
     ds_buf b = { 0 };
     ds_frame f = { .type = DS_CW_HELLO };
     ds_rc rc;
@@ -320,7 +321,11 @@ static ds_rc greet(ds_remote *r, int fd, uint64_t *epoch, ds_gen_plan *plans, ui
     if (rc == DS_OK)
         rc = ds_cw_read_welcome(&serves, plans, n_plans, p, f.bytes, err);
     if (rc == DS_OK)
-        rc = ds_cw_same_model(&r->o.model, &serves, err);
+        rc = ds_cw_same_model(&r->o.model, &serves.model, err);
+    if (rc == DS_OK && r->o.family)
+        rc = ds_family_join(r->o.family, &serves, r->at.text, note, err);
+    if (note[0])
+        say(r, DS_LOG_WARN, note, "");
     *epoch = f.epoch;
     free(p);
     return rc;

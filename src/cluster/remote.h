@@ -5,8 +5,9 @@
  *   ds_remote_gen      the generator
  *   ds_remote_close
  *
- * An engine of another model is refused, at the start and when it comes back. An engine that says anything malformed,
- * a token twice or out of order, or an event of a request that it doesn't have, is cut off like one that is gone.
+ * An engine of another model is refused, or with other weights than its family's, at the start and when it comes back.
+ * An engine that says anything malformed, a token twice or out of order, or an event of a request that it doesn't
+ * have, is cut off like one that is gone.
  *
  * The bytes of requests are copied into a message, pictures too; a grammar goes as what it is made from, and without
  * that (ds_gen_grammar.what) the request is refused with DS_E_ARG. ds_gen_drain ends nothing for others: it stops what
@@ -20,7 +21,7 @@
 #include <ds/gen.h>
 
 #include "base/log.h"
-#include "cluster/wire.h"
+#include "cluster/family.h"
 #include "net/conn.h"
 
 typedef struct ds_remote ds_remote;
@@ -28,6 +29,7 @@ typedef struct ds_remote ds_remote;
 /* Zero means the default that is named. */
 typedef struct {
     ds_cw_model model; /* that the engine must serve */
+    ds_family *family; /* it must be one of these engines; NULL: of any. Outlives the remote */
     uint32_t hidden;   /* floats of a picture's row */
     uint32_t wait_ms;  /* for the engine at the start; 10000 */
     uint32_t retry_ms; /* between attempts when it is gone; 200 */

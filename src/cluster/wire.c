@@ -221,19 +221,46 @@ ds_rc ds_cw_read_hello(ds_cw_model *m, const uint8_t *p, size_t n, ds_err *err)
     return rc == DS_OK && in.at != in.end ? ds_fail(err, DS_E_FORMAT, "a HELLO of %zu bytes", n) : rc;
 }
 
-void ds_cw_put_welcome(ds_buf *b, const ds_cw_model *m, const ds_gen_plan *plans, uint32_t n)
+void ds_cw_put_welcome(ds_buf *b, const ds_cw_engine *e, const ds_gen_plan *plans, uint32_t n)
 {
-    put_model(b, m);
+    size_t how = strnlen(e->how, DS_CW_HOW - 1);
+
+    put_model(b, &e->model);
+    ds_buf_put(b, e->weights, sizeof e->weights);
+    put32(b, (uint32_t)how);
+    ds_buf_put(b, e->how, how);
     put32(b, n);
     for (uint32_t i = 0; i < n; i++)
         put_fields(b, plan_fields, N_PLAN, &plans[i]);
 }
 
-ds_rc ds_cw_read_welcome(ds_cw_model *m, ds_gen_plan plans[DS_GEN_MANY_MAX], uint32_t *n_plans, const uint8_t *p, size_t n, ds_err *err)
+/* Text that is shown: printable ASCII. */
+static bool get_how(char how[DS_CW_HOW], ds_frame_in *in)
+{
+    uint32_t n = ds_frame_u32(in);
+    const uint8_t *p = n < DS_CW_HOW ? ds_frame_bytes(in, n) : NULL;
+
+    for (uint32_t i = 0; p && i < n; i++) {
+        if (p[i] < 0x20 || p[i] > 0x7e)
+            return false;
+        how[i] = (char)p[i];
+    }
+    return p != NULL;
+}
+
+ds_rc ds_cw_read_welcome(ds_cw_engine *e, ds_gen_plan plans[DS_GEN_MANY_MAX], uint32_t *n_plans, const uint8_t *p, size_t n, ds_err *err)
 {
     ds_frame_in in = { p, p + n, false };
-    ds_rc rc = get_model(m, &in, err);
+    const uint8_t *weights;
+    ds_rc rc;
 
+    *e = (ds_cw_engine){ { { 0 }, { 0 } }, { 0 }, { 0 } };
+    rc = get_model(&e->model, &in, err);
+    weights = ds_frame_bytes(&in, sizeof e->weights);
+    if (rc == DS_OK && (!weights || !get_how(e->how, &in)))
+        return ds_fail(err, DS_E_FORMAT, "a WELCOME of %zu bytes", n);
+    if (rc == DS_OK)
+        memcpy(e->weights, weights, sizeof e->weights);
     *n_plans = ds_frame_u32(&in);
     if (rc == DS_OK && (*n_plans == 0 || *n_plans > DS_GEN_MANY_MAX))
         rc = ds_fail(err, DS_E_FORMAT, "a WELCOME of %u engines", *n_plans);
@@ -244,7 +271,7 @@ ds_rc ds_cw_read_welcome(ds_cw_model *m, ds_gen_plan plans[DS_GEN_MANY_MAX], uin
     return rc == DS_OK && (in.bad || in.at != in.end) ? ds_fail(err, DS_E_FORMAT, "a WELCOME of %zu bytes", n) : rc;
 }
 
-static unsigned first_bytes(const uint8_t *digest)
+unsigned ds_cw_first_bytes(const uint8_t *digest)
 {
     return (unsigned)digest[0] << 24 | (unsigned)digest[1] << 16 | (unsigned)digest[2] << 8 | digest[3];
 }
@@ -252,11 +279,11 @@ static unsigned first_bytes(const uint8_t *digest)
 ds_rc ds_cw_same_model(const ds_cw_model *asks, const ds_cw_model *serves, ds_err *err)
 {
     if (memcmp(asks->tokenizer, serves->tokenizer, sizeof asks->tokenizer) != 0)
-        return ds_fail(err, DS_E_ARG, "the engine's tokenizer.json is %08x, the entry's %08x", first_bytes(serves->tokenizer),
-                       first_bytes(asks->tokenizer));
+        return ds_fail(err, DS_E_ARG, "the engine's tokenizer.json is %08x, the entry's %08x", ds_cw_first_bytes(serves->tokenizer),
+                       ds_cw_first_bytes(asks->tokenizer));
     if (memcmp(asks->config, serves->config, sizeof asks->config) != 0)
-        return ds_fail(err, DS_E_ARG, "the engine's config.json is %08x, the entry's %08x", first_bytes(serves->config),
-                       first_bytes(asks->config));
+        return ds_fail(err, DS_E_ARG, "the engine's config.json is %08x, the entry's %08x", ds_cw_first_bytes(serves->config),
+                       ds_cw_first_bytes(asks->config));
     return DS_OK;
 }
 

@@ -10,7 +10,7 @@
 #include "base/buf.h"
 #include "net/frame.h"
 
-enum { DS_CW_VERSION = 1, DS_CW_MAX_SAMPLES = 32 };
+enum { DS_CW_VERSION = 2, DS_CW_MAX_SAMPLES = 32, DS_CW_HOW = 64 };
 
 /* Types of messages. >: to the engine. */
 enum {
@@ -29,13 +29,21 @@ typedef struct {
     uint8_t tokenizer[32], config[32]; /* digests of the model's tokenizer.json and config.json */
 } ds_cw_model;
 
+/* Who serves. */
+typedef struct {
+    ds_cw_model model;
+    uint8_t weights[32]; /* digest of the checkpoint's content (docs/formats/block-key.md); zeros: an engine without weights */
+    char how[DS_CW_HOW]; /* what else decides an answer's bits: program, kernels, activations */
+} ds_cw_engine;
+
 void ds_cw_put_hello(ds_buf *b, const ds_cw_model *m);
 ds_rc ds_cw_read_hello(ds_cw_model *m, const uint8_t *p, size_t n, ds_err *err);
 /* The plans of `n` engines. */
-void ds_cw_put_welcome(ds_buf *b, const ds_cw_model *m, const ds_gen_plan *plans, uint32_t n);
-ds_rc ds_cw_read_welcome(ds_cw_model *m, ds_gen_plan plans[DS_GEN_MANY_MAX], uint32_t *n_plans, const uint8_t *p, size_t n, ds_err *err);
+void ds_cw_put_welcome(ds_buf *b, const ds_cw_engine *e, const ds_gen_plan *plans, uint32_t n);
+ds_rc ds_cw_read_welcome(ds_cw_engine *e, ds_gen_plan plans[DS_GEN_MANY_MAX], uint32_t *n_plans, const uint8_t *p, size_t n, ds_err *err);
 /* Names both sides. DS_E_ARG: they are of different models. */
 ds_rc ds_cw_same_model(const ds_cw_model *asks, const ds_cw_model *serves, ds_err *err);
+unsigned ds_cw_first_bytes(const uint8_t *digest); /* as messages show one */
 
 /* hidden: floats of an embedding's row. Cookie and deadline aren't written (the header has the deadline), a grammar
  * only as `what`. */

@@ -62,10 +62,11 @@ ds_rc ds_engine_role_open(ds_engine_role **out, const char *dir, const char *add
     if (!r)
         return ds_fail(err, DS_E_NOMEM, "out of memory");
     pthread_mutex_init(&r->mu, NULL);
-    rc = ds_service_wire_model(&ho.model, dir, err);
+    rc = ds_service_wire_model(&ho.self.model, dir, err);
     if (rc == DS_OK)
         rc = ds_service_open(&r->s, dir, o, err);
     if (rc == DS_OK) {
+        ds_service_wire_self(r->s, &ho.self);
         ho.hidden = ds_service_config(r->s)->hidden_size;
         rc = ds_host_start(&r->h, address, ds_service_gen(r->s), &ho, err);
     }

@@ -26,6 +26,7 @@ struct ds_service {
     ds_ranks *ranks; /* NULL: there are no others */
     ds_kvdir kv;     /* one port for each engine; zeros: none */
     uint32_t n_engines;
+    ds_family family;                    /* of remotes */
     ds_remote *remotes[DS_GEN_MANY_MAX]; /* instead: engines of other processes */
     uint32_t n_remotes;
     ds_gen_many *many;            /* several engines as one */
@@ -37,6 +38,7 @@ struct ds_service {
     size_t n_stop_ids;
     uint32_t context;
     ds_token image_token; /* DS_TOKEN_NONE: no pictures */
+    bool bf16;            /* activations */
     bool identified;
     ds_engine_identity identity;
     ds_model_digest_info digest;
@@ -259,6 +261,12 @@ ds_rc ds_service_wire_model(ds_cw_model *m, const char *dir, ds_err *err)
     return rc == DS_OK ? digest_file(m->config, dir, "config.json", err) : rc;
 }
 
+void ds_service_wire_self(const ds_service *s, ds_cw_engine *e)
+{
+    memcpy(e->weights, s->identity.model, sizeof e->weights);
+    snprintf(e->how, sizeof e->how, "%s %s %s", DS_VERSION, s->model ? ds_model_kernels(s->model) : "none", s->bf16 ? "bf16" : "f32");
+}
+
 ds_rc ds_service_wire_digest(uint8_t out[32], const char *dir, ds_err *err)
 {
     ds_cw_model m;
@@ -277,7 +285,7 @@ uint32_t ds_service_live(const ds_service *s)
 /* The engines of other processes, as one generator whose requests outlive them. The context is the smallest. */
 static ds_rc open_remotes(ds_service *s, const char *dir, const ds_service_opts *o, ds_err *err)
 {
-    ds_remote_opts ro = { .wait_ms = o->engine_wait_ms, .log = o->log };
+    ds_remote_opts ro = { .family = &s->family, .wait_ms = o->engine_wait_ms, .log = o->log };
     ds_gen parts[DS_GEN_MANY_MAX] = { 0 };
     char path[4096];
     ds_rc rc = in_dir(path, sizeof path, dir, "config.json", err);
@@ -374,6 +382,8 @@ ds_rc ds_service_open(ds_service **out, const char *dir, const ds_service_opts *
     *out = NULL;
     if (!s)
         return ds_fail(err, DS_E_NOMEM, "out of memory");
+    ds_family_init(&s->family);
+    s->bf16 = o->engine.bf16;
     rc = open_all(s, dir, o, err);
     if (rc != DS_OK) {
         ds_service_close(s);
@@ -429,6 +439,7 @@ void ds_service_close(ds_service *s)
         pthread_cond_destroy(&s->turn);
         pthread_mutex_destroy(&s->mu);
     }
+    ds_family_fini(&s->family);
     free(s);
 }
 

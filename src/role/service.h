@@ -91,6 +91,8 @@ ds_rc ds_service_plan_wish(ds_service_plan *p, const ds_model *m, const ds_servi
 
 /* What an engine process and who asks it must have in common. DS_E_IO, DS_E_ARG. */
 ds_rc ds_service_wire_model(ds_cw_model *m, const char *dir, ds_err *err);
+/* What engines of this service are, `model` apart. */
+void ds_service_wire_self(const ds_service *s, ds_cw_engine *e);
 
 /* On failure *out is NULL and nothing is held. DS_E_ARG, DS_E_FORMAT, DS_E_IO, DS_E_NOMEM. */
 ds_rc ds_service_open(ds_service **out, const char *dir, const ds_service_opts *o, ds_err *err);

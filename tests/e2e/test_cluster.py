@@ -164,3 +164,24 @@ def test_refusals(program, cluster, tmp_path):
         done = subprocess.run([program, *map(str, args)], capture_output=True, text=True, timeout=60)
         assert done.returncode == status and text in done.stderr and not done.stdout, (args, done)
     assert os.path.exists(engines[0].address.removeprefix("unix:"))
+
+
+def test_engines_have_the_same_weights(program, tmp_path):
+    """A fine-tune has the same config.json and tokenizer.json: a text must never go on in it."""
+    other = tmp_path / "other"
+    other.mkdir()
+    for f in MODEL.iterdir():
+        if f.is_file():
+            (other / f.name).write_bytes(f.read_bytes())
+    with open(other / "model.safetensors", "r+b") as f:
+        f.seek(-1, os.SEEK_END)
+        last = f.read(1)
+        f.seek(-1, os.SEEK_END)
+        f.write(bytes([last[0] ^ 1]))
+    engines = [Engine(program, f"unix:{tmp_path}/e0"), Engine(program, f"unix:{tmp_path}/e1")]
+    engines[1].end(signal.SIGTERM)
+    engines[1].command[3] = str(other)
+    engines[1].start()
+    p = subprocess.run([program, "entry", "--model", str(MODEL), "--port", "0", *(x for e in engines for x in ("--engine", e.address))], capture_output=True, text=True, timeout=60)
+    assert p.returncode == 1 and f"engine unix:{tmp_path}/e1: its weights are " in p.stderr and f"those of engine unix:{tmp_path}/e0 " in p.stderr, p.stderr
+    assert [e.end(signal.SIGTERM) for e in engines] == [0, 0]

@@ -48,7 +48,7 @@ def message(s):
 
 
 def model(config=None):
-    return struct.pack("<I", 1) + hashlib.sha256((MODEL / "tokenizer.json").read_bytes()).digest() + (config or hashlib.sha256((MODEL / "config.json").read_bytes()).digest())
+    return struct.pack("<I", 2) + hashlib.sha256((MODEL / "tokenizer.json").read_bytes()).digest() + (config or hashlib.sha256((MODEL / "config.json").read_bytes()).digest())
 
 
 def ids(list_):
@@ -121,7 +121,9 @@ def test_an_answer(program, engine):
     with connect(engine) as s:
         s.sendall(frame(HELLO, model()))
         kind, _, epoch, payload = message(s)
-        assert kind == WELCOME and epoch and payload[:68] == model() and struct.unpack_from("<I", payload, 68)[0] == 1
+        how = struct.unpack_from("<I", payload, 100)[0]
+        assert kind == WELCOME and epoch and payload[:68] == model() and any(payload[68:100])
+        assert payload[104:104 + how].endswith(b" f32") and struct.unpack_from("<I", payload, 104 + how)[0] == 1
         got, end = answer(s, 7, epoch, request(prompt, 20))
         assert got == list(zip(wanted, range(20))) and end[0] == 2 and end[-1] == 1  # at its limit, and no other sample is left
         got, _ = answer(s, 8, epoch, request(prompt, 20, wanted[:6]))  # behind what another engine said

@@ -38,7 +38,9 @@ static void serve_with(server *s, int number, uint64_t step_us, const ds_host_op
     assert_ok(ds_host_start(&s->h, s->address, ds_engine_gen(s->e), ho, &err));
 }
 
-static const ds_host_opts plain = { .model = model, .hidden = 1, .stats_ms = 20, .conn = { .ping_ms = 20 } };
+static const ds_host_opts plain = {
+    .self = { .model = { { 1 }, { 2 } }, .weights = { 3 }, .how = "as ever" }, .hidden = 1, .stats_ms = 20, .conn = { .ping_ms = 20 }
+};
 
 static void serve(server *s, int number, uint64_t step_us)
 {
@@ -362,6 +364,40 @@ static void nothing_waits_behind_a_grammar(void **state)
     stop(&s);
 }
 
+/* Engines of one entry have the same weights, at the start and whenever one comes back. */
+static void one_model(void **state)
+{
+    ds_host_opts other = plain;
+    ds_family family;
+    ds_remote_opts o = { .model = model, .family = &family, .hidden = 1, .retry_ms = 5, .conn = { .ping_ms = 20 } };
+    ds_gen_request q = asked(0);
+    ds_remote *r[2];
+    uint64_t id;
+    server s[2];
+    ds_err err;
+
+    (void)state;
+    ds_family_init(&family);
+    other.self.weights[0] = 4;
+    serve(&s[0], 1, 0);
+    serve_with(&s[1], 2, 0, &other);
+    assert_ok(ds_remote_open(&r[0], s[0].address, &o, &err));
+    assert_refused(ds_remote_open(&r[1], s[1].address, &o, &err), DS_E_ARG, "its weights are 04000000, those of engine unix:");
+    stop(&s[1]);
+    stop(&s[0]);
+    serve_with(&s[0], 1, 0, &other);
+    while (ds_host_stat(s[0].h).accepted < 3) /* it comes again and again, and asks for nothing */
+        poll(NULL, 0, 1);
+    assert_int_equal(ds_gen_add(ds_remote_gen(r[0]), &q, &id, &err), DS_E_IO);
+    stop(&s[0]);
+    serve(&s[0], 1, 0);
+    while (ds_gen_add(ds_remote_gen(r[0]), &q, &id, &err) == DS_E_IO)
+        poll(NULL, 0, 1);
+    ds_remote_close(r[0]);
+    stop(&s[0]);
+    ds_family_fini(&family);
+}
+
 /* Whoever closes doesn't wait for an engine that never answers. */
 static void an_engine_that_came_back_mute(void **state)
 {
@@ -622,6 +658,7 @@ int main(void)
         cmocka_unit_test(answers_are_an_engines),
         cmocka_unit_test(what_is_canceled_is_gone),
         cmocka_unit_test(nothing_waits_behind_a_grammar),
+        cmocka_unit_test(one_model),
         cmocka_unit_test(an_engine_that_came_back_mute),
         cmocka_unit_test(a_lost_engine_ends_what_it_had),
         cmocka_unit_test(answers_outlive_their_engines),

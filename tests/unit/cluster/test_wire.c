@@ -145,7 +145,8 @@ static void statistics_and_plans_come_back(void **state)
 {
     ds_gen_stats s, t;
     ds_gen_plan p, plans[DS_GEN_MANY_MAX];
-    ds_cw_model m = { { 1 }, { 2 } }, got, other = { { 1 }, { 3 } };
+    ds_cw_engine m = { { { 1 }, { 2 } }, { 9, 8 }, "0.1 avx2 f32" }, got;
+    const ds_cw_model other = { { 1 }, { 3 } };
     ds_buf b = { 0 };
     uint32_t engine, n;
     ds_err err;
@@ -170,8 +171,11 @@ static void statistics_and_plans_come_back(void **state)
     assert_ok(ds_cw_read_welcome(&got, plans, &n, (const uint8_t *)b.p, b.len, &err));
     assert_int_equal(n, 1);
     assert_memory_equal(&plans[0], &p, sizeof p);
-    assert_ok(ds_cw_same_model(&m, &got, &err));
-    assert_refused(ds_cw_same_model(&other, &got, &err), DS_E_ARG, "config.json is 02000000, the entry's 03000000");
+    assert_memory_equal(&m, &got, sizeof m);
+    for (size_t cut = 0; cut < b.len; cut++)
+        assert_int_equal(ds_cw_read_welcome(&got, plans, &n, (const uint8_t *)b.p, cut, &err), DS_E_FORMAT);
+    assert_ok(ds_cw_same_model(&m.model, &got.model, &err));
+    assert_refused(ds_cw_same_model(&other, &got.model, &err), DS_E_ARG, "config.json is 02000000, the entry's 03000000");
     ds_buf_free(&b);
 }
 
