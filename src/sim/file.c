@@ -568,8 +568,52 @@ static const field top_table[] = {
     { .key = "objective", .type = PART },
     { .key = "limits", .type = PART },
     { .key = "events", .type = PART },
+    { .key = "sweep", .type = PART },
     { 0 },
 };
+
+static const field sweep_table[] = {
+    { .key = "load", .type = PART },
+    { .key = "capacity", .type = PART },
+    { .key = "ttl", .type = PART },
+    { 0 },
+};
+
+/* A rising list of quantities. */
+static ds_rc read_rising(const reader *r, const ds_yaml *v, ds_sim_kind kind, double min, double *out, uint32_t *n)
+{
+    ds_rc rc = DS_OK;
+
+    if (!v)
+        return DS_OK;
+    if (v->kind != DS_YAML_LIST || v->n == 0 || v->n > DS_SIM_SWEEP)
+        return ds_yaml_fail(r->d, v, r->err, "%s: expected a list, at most %d long", v->key, DS_SIM_SWEEP);
+    for (const ds_yaml *m = v->child; m && rc == DS_OK; m = m->next) {
+        rc = quantity(r, m, kind, min, 0.0, &out[*n]);
+        if (rc == DS_OK && *n > 0 && out[*n] <= out[*n - 1])
+            rc = ds_yaml_fail(r->d, m, r->err, "%s: doesn't rise", v->key);
+        ++*n;
+    }
+    return rc;
+}
+
+static ds_rc read_sweep(const reader *r, const ds_yaml *v)
+{
+    ds_sim_plan *p = r->p;
+    ds_rc rc = read_map(r, v, sweep_table, "sweep", NULL);
+
+    if (rc == DS_OK)
+        rc = read_rising(r, ds_yaml_get(v, "load"), DS_SIM_COUNT, 1e-3, p->sweep_loads, &p->n_sweep_loads);
+    if (rc == DS_OK)
+        rc = read_rising(r, ds_yaml_get(v, "capacity"), DS_SIM_BYTES, 1.0, p->sweep_capacities, &p->n_sweep_capacities);
+    if (rc == DS_OK)
+        rc = read_rising(r, ds_yaml_get(v, "ttl"), DS_SIM_TIME, 0.0, p->sweep_ttls, &p->n_sweep_ttls);
+    if (rc == DS_OK && (p->n_sweep_capacities > 0) != (p->n_sweep_ttls > 0))
+        rc = ds_yaml_fail(r->d, v, r->err, "sweep: capacity and ttl go together");
+    if (rc == DS_OK && p->n_sweep_ttls > 0 && !p->has_store)
+        rc = ds_yaml_fail(r->d, v, r->err, "sweep: there is no store");
+    return rc;
+}
 
 static ds_rc read_drafts(const reader *r, const ds_yaml *v)
 {
@@ -660,7 +704,7 @@ static ds_rc read_all(const reader *r, const ds_yaml *root)
     p->gap_s = k.gap;
     p->max_live = k.live;
     p->max_wait_s = k.wait;
-    return DS_OK;
+    return (v = ds_yaml_get(root, "sweep")) ? read_sweep(r, v) : DS_OK;
 }
 
 ds_rc ds_sim_plan_parse(ds_sim_plan **out, const char *text, size_t n, const char *label, const char *dir, ds_err *err)

@@ -15,7 +15,15 @@
 #include "policy/spec.h"
 #include "sim/trace.h"
 
-enum { DS_SIM_NAME = 32, DS_SIM_MACHINES = 16, DS_SIM_GROUPS = 16, DS_SIM_LOADS = 16, DS_SIM_EVENTS = 256, DS_SIM_RANKS = 4096 };
+enum {
+    DS_SIM_NAME = 32,
+    DS_SIM_MACHINES = 16,
+    DS_SIM_GROUPS = 16,
+    DS_SIM_LOADS = 16,
+    DS_SIM_EVENTS = 256,
+    DS_SIM_RANKS = 4096,
+    DS_SIM_SWEEP = 12
+};
 
 typedef struct {
     char name[DS_SIM_NAME];
@@ -96,6 +104,9 @@ typedef struct {
     double first_s, gap_s; /* objective; INFINITY: any */
     uint32_t max_live;
     double max_wait_s;
+    /* What else is simulated for the pictures: so many times the load; stores of other sizes and times to live. */
+    uint32_t n_sweep_loads, n_sweep_capacities, n_sweep_ttls;
+    double sweep_loads[DS_SIM_SWEEP], sweep_capacities[DS_SIM_SWEEP], sweep_ttls[DS_SIM_SWEEP];
 } ds_sim_plan;
 
 /* `dir`: what relative names of traces begin at; "" or ending in '/'. On failure *out is NULL. DS_E_FORMAT

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/json.h"
+#include "sim/sweep.h"
 
 typedef unsigned long long ull;
 
@@ -42,14 +43,6 @@ static double price(const ds_sim_plan *p, const ds_sim_result *r)
     return sum;
 }
 
-/* For a million output tokens of answers within the objective. */
-static double price_of_million(const ds_sim_plan *p, const ds_sim_result *r)
-{
-    double tokens_h = share((double)r->sum.good_tokens, counted_s(p, r)) * 3600.0;
-
-    return tokens_h > 0.0 ? price(p, r) / tokens_h * 1e6 : 0.0;
-}
-
 /* ---- text ---- */
 
 static const char *duration(char buf[24], double s)
@@ -81,10 +74,10 @@ static void text_machines(ds_buf *b, const ds_sim_plan *p)
 
 static void text_loads(ds_buf *b, const ds_sim_plan *p, const ds_sim_result *r)
 {
-    ds_buf_printf(b, "\n%-16s %12s %16s %8s %18s\n", "load", "prompts", "tokens", "hit", "hit for 90 % or more");
+    ds_buf_printf(b, "\n%-16s %12s %16s %8s %22s\n", "load", "prompts", "tokens", "hit", "hit for 90 % or more");
     for (uint32_t l = 0; l < p->n_loads; l++) {
         const ds_sim_load_sum *s = &r->loads[l];
-        ds_buf_printf(b, "%-16s %12llu %16llu %6.2f %% %16.2f %%\n", p->loads[l].name, (ull)s->requests, (ull)s->prompt_tokens,
+        ds_buf_printf(b, "%-16s %12llu %16llu %6.2f %% %20.2f %%\n", p->loads[l].name, (ull)s->requests, (ull)s->prompt_tokens,
                       100.0 * share((double)s->hit_tokens, (double)s->prompt_tokens),
                       100.0 * share((double)s->full_hits, (double)s->requests));
     }
@@ -140,7 +133,7 @@ void ds_sim_report_text(ds_buf *b, const ds_sim_plan *p, const ds_sim_result *r)
                       isfinite(p->gap_s) ? duration(c, p->gap_s) : "", 100.0 * share((double)s->good, (double)s->counted),
                       share((double)s->good_tokens, counted_s(p, r)));
         if (price(p, r) > 0.0)
-            ds_buf_printf(b, "; %.3f for a million of them", price_of_million(p, r));
+            ds_buf_printf(b, "; %.3f for a million of them", ds_sim_price_of_million(p, r));
         ds_buf_putc(b, '\n');
     }
 }
@@ -250,7 +243,7 @@ void ds_sim_report_json(ds_buf *b, const ds_sim_plan *p, const ds_sim_result *r)
     ds_buf_printf(b, ",\"objective\":{\"counted\":%llu,\"good\":%llu,", (ull)s->counted, (ull)s->good);
     number(b, "good_tokens_s", share((double)s->good_tokens, counted_s(p, r)));
     ds_buf_putc(b, ',');
-    number(b, "price_of_million_good_tokens", price_of_million(p, r));
+    number(b, "price_of_million_good_tokens", ds_sim_price_of_million(p, r));
     ds_buf_putc(b, '}');
     json_loads(b, p, r);
     json_groups(b, p, r);

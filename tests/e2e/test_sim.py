@@ -1,6 +1,7 @@
 """deepserve sim: examples and documentation, determinism, wrong files, and the balancer against plainer rules on request logs."""
 import json
 import re
+import xml.etree.ElementTree
 
 import pytest
 
@@ -24,6 +25,37 @@ def test_every_example_runs_and_is_the_same_again(root, deepserve):
         assert x["tokens"]["prompt"] == x["tokens"]["hit"] + x["tokens"]["computed"]
         assert sum(row[0] for row in x["timeline"]["bins"]) == x["requests"]["arrived"]
         assert deepserve("sim", f, "--json", "--seed", 99).stdout != a.stdout
+
+
+def test_pictures(root, deepserve, tmp_path):
+    """Each is XML that stands alone; the page has all of them; those of the documentation are what comes out."""
+    page, folder = tmp_path / "page.html", tmp_path / "pictures"
+    r = deepserve("sim", root / "examples/sim-server.yaml", "--html", page, "--svg", folder)
+    assert r.returncode == 0 and r.stdout == deepserve("sim", root / "examples/sim-server.yaml").stdout
+    names = {f.name for f in folder.iterdir()}
+    assert names == {n + ".svg" for n in ("requests", "answers", "live", "instances", "times", "hits", "first-token", "front", "price", "store")}
+    assert sorted(f.name for f in tmp_path.iterdir()) == ["page.html", "pictures"]
+    html = page.read_text()
+    assert html.count("<svg ") == len(names) and "<script" not in html and html.count("http") == html.count("http://www.w3.org/2000/svg")
+    assert r.stdout.decode().splitlines()[3].replace("&", "&amp;") in html
+    for f in folder.iterdir():
+        svg = xml.etree.ElementTree.parse(f).getroot()
+        texts = ["".join(t.itertext()) for t in svg.iter("{http://www.w3.org/2000/svg}text")]
+        assert len(texts) > 5 and f.read_text() in html and not re.search(r"\b(nan|inf)\b", f.read_text())
+    for name in ("first-token", "store"):
+        assert (folder / f"{name}.svg").read_bytes() == (root / f"docs/img/sim-{name}.svg").read_bytes()
+    for args in (("--html", tmp_path / "none/page.html"), ("--svg", page), ("--svg", tmp_path / "a/b")):
+        r = deepserve("sim", root / "examples/sim-server.yaml", *args)
+        assert r.returncode == 1 and r.stdout == b"" and r.stderr.count(b"\n") == 1
+
+
+def test_names_are_escaped(deepserve, tmp_path):
+    f = tmp_path / "a.yaml"
+    f.write_text("duration: 5 s\nmachines: {m: {step: 2 ms}}\ninstances: [{role: mixed, machine: m, count: 1}]\nstore: {}\n"
+                 "load: [{name: '<b>&\"', rate: 1 /s, input: 9 tokens, output: 2 tokens}]\n")
+    r = deepserve("sim", f, "--svg", tmp_path / "p", "--json")
+    assert r.returncode == 0 and json.loads(r.stdout)["loads"][0]["name"] == '<b>&"'
+    assert '<b>&"' in "".join(xml.etree.ElementTree.parse(tmp_path / "p/hits.svg").getroot().itertext())
 
 
 def test_wrong_files(deepserve, tmp_path):

@@ -122,6 +122,10 @@ static void refuses(void **state)
         { GOOD LOAD "events:\n  - {at: 1 s, fail: decode, traffic: 3}\n", "f.yaml:10:29: traffic: the event is fail" },
         { GOOD LOAD "drafts: [120 %]\n", "f.yaml:9:10: value: '120 %' is too large" },
         { GOOD LOAD "warmup: 3 min\n", "f.yaml:9:1: warmup: as long" },
+        { GOOD LOAD "sweep: {load: [2, 1]}\n", "f.yaml:9:19: load: doesn't rise" },
+        { GOOD LOAD "sweep: {load: [1, 2 h]}\n", "f.yaml:9:19: value: '2 h', expected a number" },
+        { GOOD LOAD "sweep: {ttl: [1 h]}\n", "f.yaml:9:1: sweep: capacity and ttl" },
+        { GOOD LOAD "sweep: {ttl: [1 h], capacity: [1 GB]}\n", "f.yaml:9:1: sweep: there is no store" },
         { "3", "f.yaml:1:1: the file: a scalar, expected a map" },
     };
 
