@@ -113,6 +113,8 @@ static bool find_tokens(ds_grammar *g, const walk *w, uint32_t first, uint32_t e
 {
     uint32_t n = end - first;
 
+    if (n == 0)
+        return true;
     if (!ROOM(g, g->ids, n) || (w->calls && !ROOM(g, g->id_calls, n)))
         return false;
     memcpy(g->ids.p + g->ids.n, w->part->order + first, n * sizeof *g->ids.p);

@@ -39,7 +39,8 @@ uint32_t schema_refuse(schema *c, const ds_json *at, const char *what)
     char q[220];
 
     if (!c->bad) {
-        path_of(&b, c->root, at);
+        if (!path_of(&b, c->root, at) && c->instead)
+            path_of(&b, c->root, c->instead);
         ds_fail(c->err, DS_E_ARG, "%s: #%s: %s", c->label ? c->label : "JSON Schema", ds_quote(q, sizeof q, ds_buf_str(&b), b.len), what);
         ds_buf_free(&b);
     }
@@ -75,7 +76,8 @@ uint32_t schema_rule(schema *c, const ds_json *target, const char *name)
 
 void schema_forget(schema *c, uint32_t from)
 {
-    uint32_t *const made[] = { &c->any_rule, &c->string_rule, &c->char_rule, &c->rest_rule, &c->raw_rule, &c->raw_char_rule };
+    uint32_t *const made[] = { &c->any_rule, &c->string_rule,   &c->char_rule,       &c->rest_rule,
+                               &c->raw_rule, &c->raw_char_rule, &c->number_rules[0], &c->number_rules[1] };
 
     for (size_t i = 0; i < sizeof made / sizeof *made; i++)
         *made[i] = *made[i] < from ? *made[i] : 0;
@@ -99,7 +101,7 @@ void schema_join(schema *c, parts *to, const ds_json *s, const ds_json *at)
         schema_refuse(c, at, "too many schemas for one value");
         return;
     }
-    to->p[to->n++] = (part){ .s = s };
+    to->p[to->n++] = (part){ .s = s, .ours = schema_own(s, schema_ours) != NULL };
 }
 
 /* ---- values ---- */
@@ -115,7 +117,7 @@ uint32_t schema_types(schema *c, const ds_json *s)
     bool list = ds_json_is(type, DS_JSON_ARRAY);
     uint32_t types = 0, without = 0;
 
-    if (never && s->type == DS_JSON_OBJECT) {
+    if (never && s->type == DS_JSON_OBJECT && schema_plain_not(never)) {
         uint32_t out = never->type == DS_JSON_FALSE ? 0 : never->type == DS_JSON_OBJECT ? schema_types(c, never) : ALL;
         if ((out & INTEGER) && !(out & FRACTION))
             schema_refuse(c, never, "integers alone can't be left out"); /* 1.0 is one too */
@@ -207,6 +209,7 @@ static bool known_keyword(const ds_json *k)
         "if",
         "then",
         "else",
+        "not",
     };
 
     for (size_t i = 0; i < sizeof words / sizeof *words; i++)
@@ -215,8 +218,8 @@ static bool known_keyword(const ds_json *k)
     return false;
 }
 
-/* `not` with nothing but types inside, or a schema that is true or false. */
-static bool is_plain_not(const ds_json *k)
+/* Or a schema that is true or false. */
+bool schema_plain_not(const ds_json *k)
 {
     if (k->type != DS_JSON_OBJECT)
         return true;
@@ -228,7 +231,7 @@ static bool check(schema *c, const ds_json *s)
     if (s->type != DS_JSON_OBJECT)
         return true;
     for (const ds_json *k = s->child; k; k = k->next)
-        if (!schema_is_note(k) && !known_keyword(k) && !(strcmp(k->key, "not") == 0 && is_plain_not(k)))
+        if (!schema_is_note(k) && !known_keyword(k))
             return schema_refuse(c, k, "this keyword is not supported"), false;
     return true;
 }
@@ -237,10 +240,10 @@ static bool check(schema *c, const ds_json *s)
  * number. What lies at other places wasn't checked to be a schema. */
 static bool leads_to_schema(const char *p)
 {
-    static const char *const single[] = { "items", "additionalProperties", "additionalItems", "propertyNames", "contains", "if", "then",
-                                          "else" },
-                             *const several[] = { "properties", "patternProperties", "$defs",           "definitions", "anyOf", "oneOf",
-                                                  "allOf",      "prefixItems",       "dependentSchemas" };
+    static const char
+        *const single[] = { "items", "additionalProperties", "additionalItems", "propertyNames", "contains", "if", "then", "else", "not" },
+               *const several[] = { "properties", "patternProperties", "$defs",           "definitions", "anyOf", "oneOf",
+                                    "allOf",      "prefixItems",       "dependentSchemas" };
 
     if (*p++ != '#')
         return false;
@@ -266,7 +269,7 @@ static bool leads_to_schema(const char *p)
     return true;
 }
 
-static const ds_json *target_of(schema *c, const ds_json *ref)
+const ds_json *schema_target(schema *c, const ds_json *ref)
 {
     const ds_json *target = NULL;
 
@@ -281,9 +284,9 @@ static const ds_json *target_of(schema *c, const ds_json *ref)
 static bool disjoint(schema *c, const ds_json *a, const ds_json *b, uint32_t depth)
 {
     for (int i = 0; i < 8 && ds_json_get(a, "$ref"); i++)
-        a = target_of(c, ds_json_get(a, "$ref"));
+        a = schema_target(c, ds_json_get(a, "$ref"));
     for (int i = 0; i < 8 && ds_json_get(b, "$ref"); i++)
-        b = target_of(c, ds_json_get(b, "$ref"));
+        b = schema_target(c, ds_json_get(b, "$ref"));
     if (!a || !b || depth > 8 || ++c->work > MOST_WORK)
         return false;
     if (a->type == DS_JSON_FALSE || b->type == DS_JSON_FALSE)
@@ -325,9 +328,15 @@ static uint32_t branches(schema *c, const parts *in, uint32_t at, const ds_json 
 
     for (const ds_json *b = list->child; b && !c->bad; b = b->next, i++) {
         parts with = *in;
-        for (const ds_json *d = one ? b->next : NULL; d; d = d->next)
-            if (!check(c, b) || !check(c, d) || !disjoint(c, b, d, 0))
-                return schema_refuse(c, list, "alternatives that can't be told apart are not supported in oneOf");
+        for (const ds_json *d = one ? list->child : NULL; d && !c->bad; d = d->next) { /* none of the others */
+            const ds_json *turned = NULL;
+            if (d == b || !check(c, b) || !check(c, d) || disjoint(c, b, d, 0))
+                continue;
+            turned = schema_not(c, d);
+            if (!turned)
+                return c->bad ? 0 : schema_refuse(c, list, "alternatives that can't be told apart are not supported in oneOf");
+            schema_join(c, &with, turned, list);
+        }
         *(one ? &with.p[at].one : &with.p[at].any) = true;
         schema_join(c, &with, b, list);
         t = alt(c, t, schema_value(c, &with));
@@ -370,7 +379,7 @@ static uint32_t constant(schema *c, const ds_json *v)
 static bool check_below(schema *c, const ds_json *s, uint32_t depth)
 {
     static const char
-        *const single[] = { "items", "additionalProperties", "additionalItems", "propertyNames", "contains", "if", "then", "else" },
+        *const single[] = { "items", "additionalProperties", "additionalItems", "propertyNames", "contains", "if", "then", "else", "not" },
                *const several[] = {
                    "properties", "patternProperties", "dependentSchemas", "dependencies", "anyOf", "oneOf", "allOf", "prefixItems", "items"
                };
@@ -378,7 +387,7 @@ static bool check_below(schema *c, const ds_json *s, uint32_t depth)
 
     if (depth > 32 || ++c->work > MOST_WORK)
         return schema_refuse(c, s, "too much below constants"), false;
-    if (!check(c, s) || (ref && !((k = target_of(c, ref)) ? check_below(c, k, depth + 1) : false)))
+    if (!check(c, s) || (ref && !((k = schema_target(c, ref)) ? check_below(c, k, depth + 1) : false)))
         return false;
     for (size_t i = 0; i < sizeof single / sizeof *single; i++)
         if (ds_json_is(k = ds_json_get(s, single[i]), DS_JSON_OBJECT) && !check_below(c, k, depth + 1))
@@ -443,7 +452,7 @@ static uint32_t any_value(schema *c)
 
 static uint32_t call(schema *c, const ds_json *ref)
 {
-    const ds_json *target = target_of(c, ref);
+    const ds_json *target = schema_target(c, ref);
 
     if (!target)
         return 0;
@@ -522,7 +531,7 @@ bool schema_expand(schema *c, parts *p, bool refs)
         if (!check(c, s))
             return false;
         if (refs && ref && !p->p[i].ref) {
-            const ds_json *target = target_of(c, ref);
+            const ds_json *target = schema_target(c, ref);
             p->p[i].ref = true;
             if (!target)
                 return false;
@@ -549,7 +558,9 @@ bool schema_each(schema *c, const parts *in, uint32_t *trees, uint32_t most, uin
         return !c->bad;
     for (uint32_t i = 0; i < p.n; i++) {
         const ds_json *one = ds_json_get(p.p[i].s, "const"), *all = ds_json_get(p.p[i].s, "enum");
-        if (ds_json_get(p.p[i].s, "anyOf") || ds_json_get(p.p[i].s, "oneOf") || ds_json_get(p.p[i].s, "if"))
+        const ds_json *never = ds_json_get(p.p[i].s, "not");
+        if (ds_json_get(p.p[i].s, "anyOf") || ds_json_get(p.p[i].s, "oneOf") || ds_json_get(p.p[i].s, "if") ||
+            (never && !schema_plain_not(never)))
             return false;
         types &= schema_types(c, p.p[i].s);
         list = one ? one : all && !list ? all : list;
@@ -577,6 +588,22 @@ bool schema_each(schema *c, const parts *in, uint32_t *trees, uint32_t most, uin
     return true;
 }
 
+static uint32_t forbidden(schema *c, const parts *in, uint32_t at, const ds_json *never)
+{
+    const ds_json *turned = schema_not(c, never), *before = c->instead;
+    parts with = *in;
+    uint32_t t;
+
+    if (!turned)
+        return c->bad ? 0 : schema_refuse(c, never, "what doesn't fit this can't be written: it is not supported in not");
+    with.p[at].never = true;
+    schema_join(c, &with, turned, never);
+    c->instead = never;
+    t = schema_value(c, &with);
+    c->instead = before;
+    return t;
+}
+
 static uint32_t value_of(schema *c, const parts *in)
 {
     parts p = *in;
@@ -597,6 +624,11 @@ static uint32_t value_of(schema *c, const parts *in)
             return branches(c, &p, i, any, false);
         if (one && !p.p[i].one)
             return branches(c, &p, i, one, true);
+    }
+    for (uint32_t i = 0; i < p.n; i++) {
+        const ds_json *never = ds_json_get(p.p[i].s, "not");
+        if (never && !schema_plain_not(never) && !p.p[i].never && !schema_own(p.p[i].s, schema_others))
+            return forbidden(c, &p, i, never);
     }
     return schema_cases(c, &p, &t) ? t : by_type(c, &p);
 }

@@ -1,6 +1,7 @@
 /* Keywords that ask of a value what something else about it decides: dependentRequired, dependentSchemas and
  * dependencies, if with then and else. A value is split into cases, in each of which that is decided: a member that
  * is there or isn't, or has some of the few values that the schema gives it. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -29,9 +30,20 @@ const ds_json *schema_make(schema *c, ds_json v)
         c->f.failed = true;
         return &nothing;
     }
-    *m = (schema_made){ c->made, v };
+    *m = (schema_made){ .next = c->made, .v = v };
     c->made = m;
     return &m->v;
+}
+
+const ds_json *schema_make_integer(schema *c, int64_t n)
+{
+    const ds_json *v = schema_make(c, (ds_json){ .type = DS_JSON_NUMBER });
+
+    if (!c->f.failed) { /* v is the newest one's */
+        c->made->v.text_len = (uint32_t)snprintf(c->made->text, sizeof c->made->text, "%lld", (long long)n);
+        c->made->v.text = c->made->text;
+    }
+    return v;
 }
 
 /* Objects that have this member, or may have it, with such a value (NULL: any). */
@@ -264,6 +276,39 @@ static uint32_t tested(schema *c, const parts *in, const condition *if_, uint32_
     return t;
 }
 
+/* Whether the schemas give each member that the test asks for a few values. */
+static bool all_decided(schema *c, const parts *in, const ds_json *test)
+{
+    const ds_json *wanted, *values[MOST_DECIDED];
+    uint32_t n, n_others;
+    bool needed;
+    ds_str name;
+
+    for (uint32_t i = 0; asked(test, i, &wanted, &name, &needed); i++)
+        if (wanted && !decided(c, in, name, wanted, values, &n, &n_others))
+            return false;
+    return true;
+}
+
+/* What fits the test and `then`, and what doesn't fit it, as far as that can be written, and `else`. */
+static uint32_t either(schema *c, const parts *in, const condition *if_)
+{
+    const ds_json *turned = schema_not(c, if_->test), *before = c->instead;
+    parts with = *in;
+    uint32_t t;
+
+    if (!turned)
+        return c->bad ? 0 : schema_refuse(c, if_->test, "what doesn't fit this can't be written: it is not supported in if");
+    c->instead = if_->test;
+    join(c, &with, if_->test, if_->test);
+    t = value_and(c, &with, if_->then, if_->test);
+    with = *in;
+    join(c, &with, turned, if_->test);
+    t = alt(c, t, value_and(c, &with, if_->otherwise, if_->test));
+    c->instead = before;
+    return t;
+}
+
 static uint32_t conditional(schema *c, const parts *in, uint32_t at, const ds_json *test)
 {
     condition if_ = { test, ds_json_get(in->p[at].s, "then"), ds_json_get(in->p[at].s, "else") };
@@ -271,12 +316,12 @@ static uint32_t conditional(schema *c, const parts *in, uint32_t at, const ds_js
     uint32_t t = none(c), types = types_of(c, in);
 
     with.p[at].conditional = true;
-    if (!is_test(test))
-        return schema_refuse(c, test, "if is supported with required members and constants of properties");
     if (test->type == DS_JSON_FALSE)
         return value_and(c, &with, if_.otherwise, test);
     if (test->type == DS_JSON_TRUE || (test->n == 0 && test->type == DS_JSON_OBJECT))
         return value_and(c, &with, if_.then, test);
+    if (!is_test(test) || !all_decided(c, in, test))
+        return c->bad ? 0 : either(c, &with, &if_);
     if (types & ~(uint32_t)OBJECT) {
         parts plain = with;
         join(c, &plain, &no_objects, test);

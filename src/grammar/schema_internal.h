@@ -25,9 +25,9 @@ enum { NULL_ = 1, BOOLEAN = 2, INTEGER = 4, FRACTION = 8, STRING = 16, ARRAY = 3
 
 typedef struct {
     const ds_json *s;
-    bool ref, all, any, one, conditional; /* these keywords are dealt with, */
-    uint32_t dependent;                   /* and so many entries of the dependencies */
-    bool ours;                            /* schema_cases wrote it */
+    bool ref, all, any, one, conditional, never; /* these keywords are dealt with (never: not), */
+    uint32_t dependent;                          /* and so many entries of the dependencies */
+    bool ours;                                   /* the front end wrote it */
 } part;
 
 typedef struct {
@@ -46,7 +46,12 @@ typedef struct schema_made schema_made;
 struct schema_made {
     schema_made *next;
     ds_json v;
+    char text[24]; /* of a number */
 };
+
+/* Keywords of schemas that the front end writes, known by their addresses: this is one of those; strings that are none
+ * of a list. */
+extern const char schema_ours[], schema_others[];
 
 typedef struct {
     ds_forest f;
@@ -55,10 +60,11 @@ typedef struct {
     const char *label;                    /* what `root` is, for messages; NULL: the JSON Schema */
     ds_err *err;
     bool bad;
-    bool call;         /* an object's members are written as parameters of a call */
-    bool raw;          /* strings are written as they are, without quotes and escapes */
-    ref_rule *refs;    /* rules of this front end */
-    schema_made *made; /* schemas that the front end wrote itself */
+    bool call;              /* an object's members are written as parameters of a call */
+    bool raw;               /* strings are written as they are, without quotes and escapes */
+    ref_rule *refs;         /* rules of this front end */
+    schema_made *made;      /* schemas that the front end wrote itself, */
+    const ds_json *instead; /* and the keyword that messages about them name */
     uint32_t n_refs, cap_refs;
     uint32_t any_rule, string_rule, char_rule, rest_rule, raw_rule, raw_char_rule; /* 0: not made yet */
     uint32_t number_rules[2];                                                      /* any integer, any number */
@@ -111,7 +117,8 @@ bool schema_count(const parts *in, const char *lower, const char *upper, uint64_
 /* Takes what allOf holds, and with `refs` what references lead to, into the list; false: nothing fits or it is
  * refused. */
 bool schema_expand(schema *c, parts *p, bool refs);
-bool schema_is_note(const ds_json *k); /* a keyword that says nothing about values */
+bool schema_plain_not(const ds_json *k); /* `not` with nothing but types inside: schema_types() deals with it */
+bool schema_is_note(const ds_json *k);   /* a keyword that says nothing about values */
 /* What the parts say of the member with this name; false: one forbids it. */
 bool schema_member(schema *c, const parts *in, const char *name, uint32_t n, parts *out);
 bool schema_required(const parts *in, const char *name);
@@ -120,6 +127,21 @@ bool schema_cases(schema *c, const parts *in, uint32_t *t);
 
 /* A part of a schema that the front end writes itself; lives as long as its work. */
 const ds_json *schema_make(schema *c, ds_json v);
+const ds_json *schema_make_integer(schema *c, int64_t n);
+/* What a keyword of the front end's own gives; NULL: it isn't there. */
+static inline const ds_json *schema_own(const ds_json *s, const char *key)
+{
+    const ds_json *k = s->type == DS_JSON_OBJECT ? s->child : NULL;
+
+    while (k && k->key != key)
+        k = k->next;
+    return k;
+}
+
+/* A schema that holds only for values that s doesn't take, if not for all of them; NULL: that isn't supported. */
+const ds_json *schema_not(schema *c, const ds_json *s);
+const ds_json *schema_target(schema *c, const ds_json *ref);   /* what a reference leads to; NULL: refused */
+uint32_t schema_other_strings(schema *c, const ds_json *list); /* strings, without quotes and escapes, that are none of a list */
 
 uint32_t schema_string(schema *c, const parts *in);
 uint32_t schema_any_string(schema *c);

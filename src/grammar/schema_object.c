@@ -67,52 +67,75 @@ static uint32_t different(schema *c, const parts *in, const ds_json *at, size_t 
     return brackets(c, ds_tree_members(&c->f, m, list));
 }
 
-/* At least one element of a kind, at whichever place: those behind it, or in front of it. */
-static uint32_t one_of_a_kind(schema *c, const parts *in, const ds_json *kind, size_t prefix, uint64_t min, uint64_t max)
-{
-    uint32_t sep = comma(c), any, one, t = none(c);
-    parts of;
+/* What `contains` of the parts asks for: least to most elements of a kind. */
+typedef struct {
+    const ds_json *kind; /* NULL: nothing */
+    uint64_t least, most;
+} kinds;
 
-    element_parts(c, in, 0, true, &of);
-    any = schema_value(c, &of);
-    schema_join(c, &of, kind, kind);
-    one = schema_value(c, &of);
-    if (c->bad || c->f.failed)
-        return 0;
-    if (prefix || min > MOST_PLACES_OF_A_KIND || (max != UINT64_MAX && max > MOST_PLACES_OF_A_KIND))
-        return schema_refuse(c, kind, "contains is supported without prefixItems and with at most 64 elements, where that is bounded");
-    any = ds_tree_call(&c->f, ds_rule_new(&c->f, any));
-    one = ds_tree_call(&c->f, ds_rule_new(&c->f, one));
-    for (uint64_t i = 0; i < (max != UINT64_MAX ? max
-                              : min             ? min
-                                                : 1);
-         i++) { /* so many in front of it, without a bound the last time at least so many */
-        bool last = max == UINT64_MAX && i + 1 >= min;
-        uint32_t front = ds_tree_repeat(&c->f, cat(c, any, sep), (uint32_t)i, last ? TREE_UNBOUNDED : (uint32_t)i);
-        uint32_t behind = ds_tree_repeat(&c->f, cat(c, sep, any), min > i + 1 ? (uint32_t)(min - i - 1) : 0,
-                                         max == UINT64_MAX ? TREE_UNBOUNDED : (uint32_t)(max - i - 1));
-        t = alt(c, t, cat(c, cat(c, front, one), behind));
+/* Elements of which so many are of a kind: a rule for each place and number found so far, of what comes then. Without a
+ * bound the last place stays; where only the least number matters, any element will do for one that isn't counted. */
+static uint32_t some_of_a_kind(schema *c, const parts *in, const kinds *k, size_t prefix, uint64_t min, uint64_t max)
+{
+    uint64_t rows = max != UINT64_MAX ? max : min > prefix ? min : prefix, found = k->most != UINT64_MAX ? k->most : k->least;
+    uint32_t sep = comma(c), counted[MOST_PLACES_OF_A_KIND + 1], other[MOST_PLACES_OF_A_KIND + 1], first;
+    const ds_json *without = k->most != UINT64_MAX ? schema_not(c, k->kind) : NULL;
+
+    rows += rows == 0;
+    if (rows > MOST_PLACES_OF_A_KIND || found > MOST_PLACES_OF_A_KIND)
+        return schema_refuse(c, k->kind, "contains is supported with at most 64 elements, where that is bounded, and 64 that are counted");
+    if (k->most != UINT64_MAX && !without)
+        return c->bad ? 0 : schema_refuse(c, k->kind, "what doesn't fit this can't be written: it is not supported beside maxContains");
+    for (uint32_t i = 0; i <= rows; i++) {
+        const ds_json *before = c->instead;
+        parts of, of_kind;
+        if (i > prefix) { /* as the one before */
+            counted[i] = counted[i - 1];
+            other[i] = other[i - 1];
+            continue;
+        }
+        element_parts(c, in, i, i == prefix, &of);
+        of_kind = of;
+        schema_join(c, &of_kind, k->kind, k->kind);
+        schema_join(c, &of, without, k->kind);
+        c->instead = k->kind;
+        counted[i] = ds_tree_call(&c->f, ds_rule_new(&c->f, schema_value(c, &of_kind)));
+        other[i] = ds_tree_call(&c->f, ds_rule_new(&c->f, schema_value(c, &of)));
+        c->instead = before;
     }
-    return brackets(c, t);
+    first = c->f.rules.n;
+    for (uint32_t i = 0; i < (rows + 1) * (found + 1) && !c->bad && !c->f.failed; i++)
+        schema_rule(c, NULL, "elements");
+    for (uint32_t i = 0; i <= rows && !c->bad && !c->f.failed; i++)
+        for (uint32_t n = 0; n <= found; n++) {
+            uint32_t row = first + i * (uint32_t)(found + 1), next = i < rows ? row + (uint32_t)found + 1 : row, more = none(c);
+            if (i < rows || max == UINT64_MAX) {
+                more = cat(c, other[i], ds_tree_call(&c->f, next + n));
+                if (n < found || k->most == UINT64_MAX)
+                    more = alt(c, more, cat(c, counted[i], ds_tree_call(&c->f, next + (n < found ? n + 1 : n))));
+                more = i ? cat(c, sep, more) : more;
+            }
+            schema_rule_set(c, row + n, i >= min && n >= k->least ? alt(c, ds_tree_new(&c->f, T_EMPTY, 0, 0), more) : more);
+        }
+    return brackets(c, ds_tree_call(&c->f, first));
 }
 
 /* The one keyword contains of the parts that asks for anything; false: it is refused. */
-static bool kind_of(schema *c, const parts *in, const ds_json **kind)
+static bool kind_of(schema *c, const parts *in, kinds *k)
 {
-    *kind = NULL;
+    *k = (kinds){ 0 };
     for (uint32_t i = 0; i < in->n; i++) {
-        const ds_json *s = in->p[i].s, *one = ds_json_get(s, "contains"), *least = ds_json_get(s, "minContains");
-        uint64_t n = 1;
+        const ds_json *s = in->p[i].s, *one = ds_json_get(s, "contains");
+        kinds own = { one, 1, UINT64_MAX };
         if (!one)
             continue;
-        ds_schema_count(least, &n);
-        if (ds_json_get(s, "maxContains"))
-            return schema_refuse(c, ds_json_get(s, "maxContains"), "this keyword is not supported"), false;
-        if (n > 1)
-            return schema_refuse(c, least, "more than 1 is not supported"), false;
-        if (n && *kind)
+        ds_schema_count(ds_json_get(s, "minContains"), &own.least);
+        ds_schema_count(ds_json_get(s, "maxContains"), &own.most);
+        if (own.least == 0 && own.most == UINT64_MAX)
+            continue;
+        if (k->kind)
             return schema_refuse(c, one, "two of contains for one array are not supported"), false;
-        *kind = n ? one : *kind;
+        *k = own;
     }
     return true;
 }
@@ -122,7 +145,8 @@ uint32_t schema_array(schema *c, const parts *in)
     uint64_t min, max;
     size_t prefix = 0, shown;
     uint32_t t, sep = comma(c), rest;
-    const ds_json *unique = NULL, *kind;
+    const ds_json *unique = NULL;
+    kinds k;
 
     schema_count(in, "minItems", "maxItems", &min, &max);
     for (uint32_t i = 0; i < in->n; i++) {
@@ -139,16 +163,16 @@ uint32_t schema_array(schema *c, const parts *in)
         c->f.failed = c->f.large = true;
         return 0;
     }
-    if (!kind_of(c, in, &kind))
+    if (!kind_of(c, in, &k))
         return 0;
-    if (kind && max == 0)
+    if (k.kind && (k.least > max || k.least > k.most))
         return none(c);
-    if (unique && kind)
-        return schema_refuse(c, kind, "contains beside uniqueItems is not supported");
+    if (unique && k.kind)
+        return schema_refuse(c, k.kind, "contains beside uniqueItems is not supported");
     if (unique)
         return different(c, in, unique, prefix, min, max);
-    if (kind)
-        return one_of_a_kind(c, in, kind, prefix, min, max);
+    if (k.kind)
+        return some_of_a_kind(c, in, &k, prefix, min, max);
     shown = prefix < max ? prefix : (size_t)max;
     if (max > prefix) {
         rest = element(c, in, 0, true);
@@ -227,6 +251,25 @@ static uint32_t other_than(schema *c, const ds_json *const *list, uint32_t n, ui
     t = alt(c, t, cat(c, ds_tree_class(&c->f, &others), schema_plain_rest(c)));
     free(others.p);
     return ends ? t : maybe(c, t);
+}
+
+uint32_t schema_other_strings(schema *c, const ds_json *list)
+{
+    const ds_json **p = malloc((list->n + 1) * sizeof *p);
+    uint32_t n = 0, t = 0;
+
+    c->f.failed |= !p;
+    for (const ds_json *v = list->child; v && p && !c->bad; v = v->next) {
+        if (v->text_len > LONGEST_NAME)
+            schema_refuse(c, v, "a string of more than 256 bytes that is not allowed is not supported");
+        p[n++] = v;
+    }
+    if (p && !c->bad) {
+        qsort(p, n, sizeof *p, name_compare);
+        t = other_than(c, p, n, 0);
+    }
+    free(p);
+    return t;
 }
 
 bool schema_member(schema *c, const parts *in, const char *name, uint32_t n, parts *out)

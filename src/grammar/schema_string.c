@@ -104,7 +104,7 @@ bool schema_count(const parts *in, const char *lower, const char *upper, uint64_
 uint32_t schema_string(schema *c, const parts *in)
 {
     const ds_regex_opts inside = { .search = true, .json = !c->raw, .ecma = true };
-    const ds_json *only = NULL;
+    const ds_json *only = NULL, *others = NULL, *one;
     uint64_t min, max;
     uint32_t t = 0;
     bool lengths = schema_count(in, "minLength", "maxLength", &min, &max);
@@ -117,8 +117,17 @@ uint32_t schema_string(schema *c, const parts *in)
                 return schema_refuse(c, k, "two of pattern and format for one string are not supported");
             only = k;
         }
+    for (uint32_t i = 0; i < in->n; i++)
+        if ((one = schema_own(in->p[i].s, schema_others))) {
+            if (others || only || lengths || c->raw)
+                return schema_refuse(c, one,
+                                     "strings that are not allowed are supported without pattern, format, length and a second list");
+            others = one;
+        }
     if (min > max)
         return none(c);
+    if (others)
+        return schema_quoted(c, schema_other_strings(c, others));
     if (!only && !lengths)
         return schema_any_string(c);
     if (!only) {

@@ -41,6 +41,10 @@ class Maker:
             word = r.choice(["anyOf", "anyOf", "oneOf", "allOf"])
             beside = self.schema(depth - 1) if r.random() < .3 else {}
             return {**(beside if isinstance(beside, dict) else {}), word: [self.schema(depth - 1) for _ in range(r.randint(1, 3))]}
+        if depth and roll < .37:
+            return {"not": self.schema(depth - 1), "type": r.choice(["string", "integer", "array", "object", ["string", "number", "null"]])}
+        if depth and roll < .4:
+            return {"if": self.schema(depth - 1), "then": self.schema(depth - 1), "else": self.schema(0), **({"type": "object"} if r.random() < .4 else {})}
         kinds = ["string", "number", "integer", "array", "object"] if depth else ["string", "integer", "number", "boolean"]
         kind = r.choice(kinds + ["object"] * 3 if depth else kinds)
         s = getattr(self, "of_" + kind)(depth) if hasattr(self, "of_" + kind) else {}
@@ -72,10 +76,12 @@ class Maker:
             s["items"] = self.schema(depth - 1)
         if r.random() < .25:
             s["prefixItems"] = [self.schema(depth - 1) for _ in range(r.randint(1, 2))]
-        elif r.random() < .4:
+        if r.random() < .35:
             s["contains"] = self.schema(depth - 1)
             if r.random() < .3:
-                s["minContains"] = r.randint(0, 1)
+                s["minContains"] = r.randint(0, 3)
+            if r.random() < .3:
+                s["maxContains"] = r.randint(0, 2)
         for word, value in (("minItems", r.randint(0, 2)), ("maxItems", r.randint(1, 4)), ("uniqueItems", True)):
             if r.random() < .25:
                 s[word] = value
