@@ -34,7 +34,8 @@ static const ds_opt_cmd command = {
     .command = "deepserve up",
     .summary = "Starts the stores, engines and entries that a file describes, each a process of this machine, and waits until all are "
                "ready.\n"
-               "Then it prints one line `ready http://HOST:PORT`, watches them, and ends all of them, entries first, on Ctrl-C or SIGTERM; "
+               "Then it prints one line `ready http://HOST:PORT`, watches them, and ends all of them, entries first, on Ctrl-C, SIGTERM or "
+               "SIGHUP; "
                "a second one doesn't let running requests end.",
     .usage = "FILE.yaml [options]",
     .example = "deepserve up examples/cluster.yaml",

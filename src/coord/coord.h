@@ -25,7 +25,7 @@ typedef struct ds_coord ds_coord;
 
 /* Zero means the default that is named. */
 typedef struct {
-    bool watch;        /* wants to hear who is there */
+    bool watch;        /* wants to hear who is there; else only what is wanted of this process */
     uint32_t retry_ms; /* between attempts when it is away; 500 */
     uint32_t ttl_ms;   /* etcd: a lease; 10000. A coord says its own */
     /* Members, or what is wanted of this one, are others than before. */

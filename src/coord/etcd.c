@@ -525,18 +525,12 @@ static ds_rc talk(etcd *e, ds_err *err)
 
     if (rc == DS_OK)
         ds_coord_is_up(c, c->o.ttl_ms);
-    if (rc == DS_OK && c->o.watch)
+    if (rc == DS_OK)
         rc = begin_watch(e, err);
     while (rc == DS_OK && !is_closing(c)) {
         rc = say_all(e, err);
-        if (rc == DS_OK && c->o.watch) {
+        if (rc == DS_OK)
             rc = attend(e, err);
-        } else if (rc == DS_OK) {
-            pthread_mutex_lock(&c->mu);
-            if (!c->dirty && c->order != DS_ORDER_WAITS && !c->closing)
-                ds_coord_pause(c, LOOK_MS);
-            pthread_mutex_unlock(&c->mu);
-        }
         ds_coord_tick(c);
     }
     end_watch(e);

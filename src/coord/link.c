@@ -167,9 +167,11 @@ static void talk(link *l)
         uint64_t now = ds_now_us();
         if (!l->greeted && (c->closing || now - since > (uint64_t)HELLO_MS * 1000))
             ds_conn_stop(l->conn);
-        if (l->greeted && c->o.watch && !l->watches) {
+        if (l->greeted && !l->watches) {
             l->watches = true;
-            send_to(l, DS_COORD_WATCH, NOTHING, NULL);
+            ds_buf_clear(&b);
+            ds_coord_put_u32(&b, !c->o.watch);
+            send_to(l, DS_COORD_WATCH, NOTHING, &b);
         }
         if (l->greeted && !c->closing)
             say_all(l, now);

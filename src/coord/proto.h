@@ -12,8 +12,8 @@ enum {
     DS_COORD_SAID,          /* < u64 epoch */
     DS_COORD_STATUS,        /* > u32 live, u64 kv_used, u64 kv_total; keeps the lease */
     DS_COORD_WITHDRAW,      /* > this process goes. DS_COORD_DONE */
-    DS_COORD_WATCH,         /* > DS_COORD_VIEW now and whenever the table is another one */
-    DS_COORD_VIEW,          /* < the table */
+    DS_COORD_WATCH,         /* > u32 0: all members, 1: this one. DS_COORD_VIEW now and when they are others */
+    DS_COORD_VIEW,          /* < the table, or that of one */
     DS_COORD_ORDER = 0x10a, /* > text: that process should drain. DS_COORD_DONE or DS_COORD_REFUSED */
     DS_COORD_DONE,          /* < */
     DS_COORD_REFUSED,       /* < u32 -rc, text: why */

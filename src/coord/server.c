@@ -14,7 +14,8 @@
 #include "coord/state.h"
 #include "net/addr.h"
 
-enum { TICK_MS = 100, HELLO_MS = 5000, COMPACT_BYTES = 4 << 20 };
+/* BETWEEN_US: between two tables that all who watch hear, so that many changes at once are one. */
+enum { BETWEEN_US = 50000, TICK_MS = 100, HELLO_MS = 5000, COMPACT_BYTES = 4 << 20 };
 static const char journal_name[] = "coord.journal";
 
 typedef struct peer peer;
@@ -25,7 +26,9 @@ struct peer {
     /* [mu] */
     peer *next;
     ds_conn *conn;
-    bool known, watches, gone;
+    bool known, gone;
+    bool watches;             /* all members */
+    bool watches_self;        /* only its own */
     char name[DS_COORD_NAME]; /* of the member that it is; "": none */
     uint64_t instance;
 };
@@ -47,6 +50,8 @@ struct ds_coord_server {
     pthread_mutex_t mu;
     ds_journal *journal;
     ds_coord_state state;
+    uint64_t told_us; /* when all who watch heard the table last */
+    bool untold;      /* and it is another one since */
     lease leases[DS_COORD_MAX_MEMBERS];
     uint32_t n_leases;
     peer *peers;
@@ -92,15 +97,42 @@ static void tell(const peer *p, uint16_t type, uint64_t request, const ds_buf *b
         ds_conn_stop(p->conn); /* whoever doesn't hear everything comes again */
 }
 
-static void tell_view(ds_coord_server *s, peer *only)
+static void tell_view(ds_coord_server *s, const peer *only)
 {
     ds_buf b = { 0 };
 
     ds_coord_put_state(&b, &s->state);
-    for (peer *p = s->peers; p; p = p->next)
+    for (const peer *p = s->peers; p; p = p->next)
         if (p->watches && !p->gone && (!only || p == only))
             tell(p, DS_COORD_VIEW, 0, &b);
     ds_buf_free(&b);
+}
+
+/* A table of one, for who only wants to hear of itself. */
+static void tell_self(const ds_coord_server *s, const peer *p)
+{
+    ds_coord_member *m = ds_coord_state_find(&s->state, p->name);
+    const ds_coord_state own = { .revision = s->state.revision, .epoch = s->state.epoch, .n = m != NULL, .m = m };
+    ds_buf b = { 0 };
+
+    ds_coord_put_state(&b, &own);
+    tell(p, DS_COORD_VIEW, 0, &b);
+    ds_buf_free(&b);
+}
+
+/* Those who watch all hear of it now, or soon with what comes after it. */
+static void tell_change(ds_coord_server *s, const char *name)
+{
+    uint64_t now = ds_now_us();
+
+    for (const peer *p = s->peers; p; p = p->next)
+        if (p->watches_self && !p->gone && strcmp(p->name, name) == 0)
+            tell_self(s, p);
+    s->untold = now - s->told_us < BETWEEN_US;
+    if (s->untold)
+        return;
+    s->told_us = now;
+    tell_view(s, NULL);
 }
 
 /* Written down first, then true, then told. DS_E_CANCELED: nothing changes by it. */
@@ -127,7 +159,7 @@ static ds_rc change(ds_coord_server *s, const ds_coord_op *op, ds_err *err)
         ds_logf(s->o.log, DS_LOG_ERROR, "coord: %s", err->msg);
         return rc;
     }
-    tell_view(s, NULL);
+    tell_change(s, op->m.name);
     return DS_OK;
 }
 
@@ -187,6 +219,8 @@ static ds_rc on_say(peer *p, uint64_t request, const uint8_t *bytes, size_t n, d
     ds_coord_put_u64(&b, old->epoch);
     tell(p, DS_COORD_SAID, request, &b);
     ds_buf_free(&b);
+    if (p->watches_self) /* it has a name only now; and may have been wanted away before */
+        tell_self(s, p);
     return DS_OK;
 }
 
@@ -287,10 +321,14 @@ static ds_rc message_locked(peer *p, const ds_frame *f, const uint8_t *bytes, si
         on_withdraw(p, f->request);
         return DS_OK;
     case DS_COORD_WATCH:
-        if (n)
+        if (n != 4)
             break;
-        p->watches = true;
-        tell_view(p->s, p);
+        p->watches_self = ds_frame_u32(&(ds_frame_in){ bytes, bytes + n, false }) != 0;
+        p->watches = !p->watches_self;
+        if (p->watches)
+            tell_view(p->s, p);
+        else
+            tell_self(p->s, p);
         return DS_OK;
     case DS_COORD_ORDER:
         return on_order(p, f->request, bytes, n, err);
@@ -402,6 +440,17 @@ static void end_leases(ds_coord_server *s)
     pthread_mutex_unlock(&s->mu);
 }
 
+static void tell_late(ds_coord_server *s)
+{
+    pthread_mutex_lock(&s->mu);
+    if (s->untold) {
+        s->untold = false;
+        s->told_us = ds_now_us();
+        tell_view(s, NULL);
+    }
+    pthread_mutex_unlock(&s->mu);
+}
+
 static void *run(void *arg)
 {
     ds_coord_server *s = arg;
@@ -423,6 +472,7 @@ static void *run(void *arg)
         }
         bury(s);
         end_leases(s);
+        tell_late(s);
     }
     return NULL;
 }

@@ -99,7 +99,7 @@ ds_rc ds_member_open(ds_member **out, const ds_member_opts *o, ds_err *err)
         snprintf(m->me.version, sizeof m->me.version, "%s", DS_VERSION);
         if (o->model)
             memcpy(m->me.model, o->model, sizeof m->me.model);
-        rc = ds_coord_open(&m->coord, o->coord, &(ds_coord_opts){ .watch = true, .log = o->log }, err);
+        rc = ds_coord_open(&m->coord, o->coord, &(ds_coord_opts){ .log = o->log }, err);
     }
     if (rc == DS_OK) {
         o->look(o->ctx, &m->me);

@@ -66,11 +66,24 @@ static void become(ds_up *u, uint32_t i, ds_up_state s)
 
 /* ---- open ---- */
 
+/* In a folder where everybody may make names, as /tmp, a name that isn't ours is somebody's trap. */
+static ds_rc check_part(const char *part, const char *up, ds_err *err)
+{
+    struct stat st, above;
+
+    if (lstat(part, &st) == -1 || stat(up, &above) == -1)
+        return ds_fail(err, DS_E_IO, "%s: %s", part, strerror(errno));
+    if ((above.st_mode & S_ISVTX) && (!S_ISDIR(st.st_mode) || st.st_uid != geteuid()))
+        return ds_fail(err, DS_E_IO, "%s: it is another user's, or no directory", part);
+    return DS_OK;
+}
+
 static ds_rc own_folder(const char *path, ds_err *err)
 {
-    char part[PATH_MAX];
+    char part[PATH_MAX], up[PATH_MAX] = "/";
     struct stat st;
     size_t n = strlen(path);
+    ds_rc rc;
 
     if (n >= sizeof part)
         return ds_fail(err, DS_E_IO, "%.80s…: the path is too long", path);
@@ -81,6 +94,10 @@ static ds_rc own_folder(const char *path, ds_err *err)
         part[i] = '\0';
         if (mkdir(part, 0700) == -1 && errno != EEXIST)
             return ds_fail(err, DS_E_IO, "%s: %s", part, strerror(errno));
+        rc = check_part(part, up, err);
+        if (rc != DS_OK)
+            return rc;
+        memcpy(up, part, i + 1);
     }
     if (lstat(path, &st) == -1)
         return ds_fail(err, DS_E_IO, "%s: %s", path, strerror(errno));
@@ -174,11 +191,14 @@ ds_rc ds_up_open(ds_up **out, const ds_up_plan *plan, const ds_up_opts *o, ds_er
             rc = name_log(u, i, err);
     }
     if (rc == DS_OK) {
+        struct sigaction hup;
         sigset_t set;
         sigemptyset(&set);
         sigaddset(&set, SIGINT);
         sigaddset(&set, SIGTERM);
         sigaddset(&set, SIGCHLD);
+        if (sigaction(SIGHUP, NULL, &hup) == 0 && hup.sa_handler != SIG_IGN) /* ignored: it outlives its terminal */
+            sigaddset(&set, SIGHUP);
         sigprocmask(SIG_BLOCK, &set, &u->old);
         u->signals = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
         if (u->signals == -1)

@@ -2,7 +2,7 @@
  * other order.
  *
  *   ds_up_open    takes the cluster's directory, so that nobody else runs the same one; are the ports free?
- *   ds_up_run     until it is asked to end by SIGINT or SIGTERM; a second signal doesn't let running work end
+ *   ds_up_run     until it is asked to end by SIGINT, SIGTERM or SIGHUP; a second signal doesn't let running work end
  *   ds_up_close
  *
  * A process has a session of its own, so that a terminal's Ctrl-C reaches `up` alone, and is killed by the kernel when
@@ -12,8 +12,8 @@
  * A process that fails before all are ready ends the run. One that dies later is started again after a second, doubled
  * each time up to a minute, and the caller hears of it.
  *
- * Threads: one, which starts the processes and must outlive them. It takes SIGINT, SIGTERM and SIGCHLD, which stay
- * blocked.   Memory: as the plan, which must outlive it. */
+ * Threads: one, which starts the processes and must outlive them. It takes SIGINT, SIGTERM, SIGHUP (unless that was
+ * ignored) and SIGCHLD, which stay blocked.   Memory: as the plan, which must outlive it. */
 #ifndef DS_ROLE_UP_H
 #define DS_ROLE_UP_H
 

@@ -90,12 +90,25 @@ def test_nothing_is_left_when_it_is_killed(program, place):
     assert wait(lambda: not any(map(there, children)))
 
 
+def test_somebody_elses_folder(deepserve, place):
+    if os.geteuid() != 0:
+        pytest.skip("only root can make another user's folder")
+    with tempfile.TemporaryDirectory(prefix="ds-up-", dir="/tmp") as d:
+        os.chmod(d, 0o1777)
+        os.mkdir(f"{d}/trap")
+        os.chown(f"{d}/trap", 12345, 12345)
+        os.symlink(place, f"{d}/link")
+        for name in ("trap", "link"):
+            done = deepserve("up", write(place, f"model: MODEL\ndir: {d}/{name}/run\n{ENGINES}entries: [{{port: 0}}]\n"))
+            assert done.returncode == 1 and f"{d}/{name}: it is another user's, or no directory" in done.stderr.decode(), done
+
+
 def test_who_dies_stays_away_when_so_asked(program, place):
     up = Up(program, write(place, f"model: MODEL\ndir: run\n{ENGINES}entries: [{{port: 0}}]\n"), "--no-restart")
     os.kill(up.pid("engine1"), signal.SIGKILL)
     assert wait(lambda: up.said("engine1 is gone: killed by signal 9, Killed; --no-restart")), up.log
     assert "".join(stream(up.url, {**STORY, "max_tokens": 5}))
-    status, children = up.end(signal.SIGTERM)
+    status, children = up.end(signal.SIGHUP)
     assert status == 0 and len(children) == 3 and not any(map(there, children))
 
 

@@ -110,8 +110,9 @@ static void members_come_and_go(void **state)
     assert_ok(ds_coord_wait(w, PATIENCE_MS, &err));
     assert_int_equal(ds_coord_get(w).n, 0);
     a = tie(&c, "a", false);
-    b = tie(&c, "b", true);
-    wait_for(has(w, "a", NULL) && has(w, "b", NULL) && has(b, "a", NULL));
+    b = tie(&c, "b", false);
+    wait_for(has(w, "a", NULL) && has(w, "b", NULL));
+    wait_for(has(b, "b", NULL) && !has(b, "a", NULL)); /* which only wants to hear of itself */
     wait_for(ds_coord_get(a).epoch && ds_coord_get(b).epoch && ds_coord_get(a).epoch != ds_coord_get(b).epoch);
     /* what it says of itself is passed on */
     assert_true(has(w, "a", &m) && m.state == DS_INSTANCE_READY);
@@ -122,7 +123,8 @@ static void members_come_and_go(void **state)
     assert_refused(ds_coord_drain(w, "nobody", PATIENCE_MS, &err), DS_E_ARG, "there is no process 'nobody'");
     assert_ok(ds_coord_drain(w, "b", PATIENCE_MS, &err));
     wait_for(ds_coord_get(b).drain);
-    assert_true(has(w, "b", &m) && m.drain && !ds_coord_get(a).drain);
+    wait_for(has(w, "b", &m) && m.drain);
+    assert_false(ds_coord_get(a).drain);
     /* who closes is gone at once */
     ds_coord_close(b);
     wait_for(!has(w, "b", NULL));
@@ -190,6 +192,32 @@ static void the_coord_goes_and_comes_back(void **state)
     }
 }
 
+/* An order that is given while nobody is tied is heard when the process is back. */
+static void an_order_outlives_the_connection(void **state)
+{
+    coord c = { .s = NULL };
+    ds_coord_member m = { .name = "a", .role = "mixed", .address = "unix:/e", .version = "1", .instance = 7 };
+    ds_coord *w, *a;
+    ds_err err = { 0 };
+
+    (void)state;
+    begin(&c, 60000);
+    w = tie(&c, NULL, true);
+    a = tie(&c, NULL, false);
+    assert_ok(ds_coord_say(a, &m, &err));
+    wait_for(has(w, "a", NULL));
+    stop(&c);
+    wait_for(!ds_coord_get(a).up && !ds_coord_get(w).up);
+    assert_false(ds_coord_get(a).drain);
+    begin(&c, 60000);
+    wait_for(ds_coord_get(w).up);
+    assert_ok(ds_coord_drain(w, "a", PATIENCE_MS, &err)); /* perhaps before it is back */
+    wait_for(ds_coord_get(a).drain);
+    ds_coord_close(a);
+    ds_coord_close(w);
+    end(&c);
+}
+
 /* Who is killed says nothing: here, one whose connection only says who it is. */
 static void a_lease_ends(void **state)
 {
@@ -231,7 +259,7 @@ static void strangers_get_nothing(void **state)
         size_t n;
         bool hello;
     } cases[] = {
-        { DS_COORD_WATCH, "", 0, false },
+        { DS_COORD_WATCH, "\0\0\0\0", 4, false },
         { DS_COORD_SAY, "\1\0\0\0x", 5, false },
         { DS_COORD_HELLO, "\1\0\0", 3, false },
         { DS_COORD_SAY, "\1\0\0\0x", 5, true },
@@ -292,9 +320,13 @@ static void nobody_waits_for_a_coord_that_is_not_there(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(members_come_and_go),           cmocka_unit_test(a_name_is_one_process),
-        cmocka_unit_test(the_coord_goes_and_comes_back), cmocka_unit_test(a_lease_ends),
-        cmocka_unit_test(strangers_get_nothing),         cmocka_unit_test(nobody_waits_for_a_coord_that_is_not_there),
+        cmocka_unit_test(members_come_and_go),
+        cmocka_unit_test(a_name_is_one_process),
+        cmocka_unit_test(the_coord_goes_and_comes_back),
+        cmocka_unit_test(a_lease_ends),
+        cmocka_unit_test(an_order_outlives_the_connection),
+        cmocka_unit_test(strangers_get_nothing),
+        cmocka_unit_test(nobody_waits_for_a_coord_that_is_not_there),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
