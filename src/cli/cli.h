@@ -40,6 +40,7 @@ ds_cmd_fn ds_cmd_render;
 ds_cmd_fn ds_cmd_engine;
 ds_cmd_fn ds_cmd_entry;
 ds_cmd_fn ds_cmd_serve;
+ds_cmd_fn ds_cmd_plan;
 ds_cmd_fn ds_cmd_sim;
 ds_cmd_fn ds_cmd_synth;
 ds_cmd_fn ds_cmd_tokenize;

@@ -21,6 +21,7 @@ const ds_cmd ds_commands[] = {
     { "render", ds_cmd_render, "an API request to the prompt and its token ids" },
     { "serve", ds_cmd_serve, "the API over HTTP" },
     { "keys", ds_cmd_keys, "API keys for serve" },
+    { "plan", ds_cmd_plan, "how many instances a load needs, and what they cost" },
     { "sim", ds_cmd_sim, "a deployment and its load on a virtual clock" },
     { "synth", ds_cmd_synth, "a random checkpoint from a config and a seed" },
     { "tokenize", ds_cmd_tokenize, "text to token ids and back" },

@@ -28,22 +28,25 @@ uint64_t ds_prefill_work_us(const ds_cost *c, uint64_t cached, uint64_t uncached
     return us < 0x1p62 ? (uint64_t)ceil(us) : UINT64_C(1) << 62;
 }
 
+/* The rank with the least ahead; of those the one that took the least so far. */
 static uint32_t least_loaded(const ds_prefill_group *g)
 {
     uint32_t best = 0;
 
     for (uint32_t r = 1; r < g->ranks; r++)
-        if (g->rank_us[r] < g->rank_us[best])
+        if (g->rank_us[r] < g->rank_us[best] ||
+            (g->rank_us[r] == g->rank_us[best] && g->rank_taken_us && g->rank_taken_us[r] < g->rank_taken_us[best]))
             best = r;
     return best;
 }
 
+/* One of its ranks is. */
 static bool idle(const ds_prefill_group *g)
 {
     for (uint32_t r = 0; r < g->ranks; r++)
-        if (g->rank_us[r] > 0)
-            return false;
-    return true;
+        if (g->rank_us[r] == 0)
+            return true;
+    return false;
 }
 
 static bool took_less(const ds_prefill_group *a, const ds_prefill_group *b)
@@ -77,7 +80,7 @@ ds_prefill_place ds_prefill_choose(const ds_prefill_group *groups, uint32_t n, u
             best = i;
     }
     if (best_idle != DS_NONE)
-        return (ds_prefill_place){ best_idle, 0 };
+        best = best_idle;
     return (ds_prefill_place){ best, best == DS_NONE ? 0 : least_loaded(&groups[best]) };
 }
 

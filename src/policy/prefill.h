@@ -6,17 +6,17 @@
  * for itself. Work is what the fitted cost predicts for the tokens that are not in the cache: any engine can hit any
  * prefix in the store, so that where a prefix was computed is of no importance.
  *
- * An engine is a group of ranks. A prompt goes to a group that has nothing to do, of whatever tier, to the one that
- * took the least so far: while some are idle there is nothing to keep apart. When none is, tiers count. Each round a
- * group gets the time of one round for each rank, and a prompt takes what it will cost; one that costs more than is
- * left is a debt of the rounds to come. Prompts go to the group of their tier with most left, in it to the rank with
- * the least ahead, and stand there in order of arrival. Time that wasn't used isn't saved up.
+ * An engine is a group of ranks. A prompt goes to a group with a rank that has nothing to do, of whatever tier, to the
+ * one that took the least so far: while some are idle there is nothing to keep apart. When none is, tiers count. Each
+ * round a group gets the time of one round for each rank, and a prompt takes what it will cost; one that costs more
+ * than is left is a debt of the rounds to come. Prompts go to the group of their tier with most left. In a group
+ * they go to the rank with the least ahead, and stand there in order of arrival. Time that wasn't used isn't saved up.
  *
  *   round      a second or less: ds_prefill_refill for each group, ds_prefill_demand and ds_prefill_deal for the tiers
  *   prompt     ds_prefill_tier, ds_prefill_work_us, ds_prefill_choose; left_us of the group falls by the work, and
- *              taken_us rises by it
+ *              taken_us, of group and rank, rises by it
  *   no group   the prompt waits, first come first served in its tier, and is asked for again when a round begins or a
- *              group falls idle
+ *              rank falls idle
  *
  * Threads: any; pure functions, no allocation. The order of rows doesn't matter; ties go to the lower id. */
 #ifndef DS_POLICY_PREFILL_H
@@ -40,13 +40,14 @@ uint32_t ds_prefill_tier(uint64_t context_tokens);
 uint64_t ds_prefill_work_us(const ds_cost *c, uint64_t cached, uint64_t uncached, uint32_t chunk);
 
 typedef struct {
-    uint64_t id;             /* differs between rows */
-    bool ready;              /* takes new work */
-    uint8_t tiers;           /* bit t: computes prompts of tier t */
-    uint32_t ranks;          /* > 0 */
-    const uint64_t *rank_us; /* predicted work ahead of each */
-    int64_t left_us;         /* of the round */
-    uint64_t taken_us;       /* predicted work that it took so far, of all rounds */
+    uint64_t id;                   /* differs between rows */
+    bool ready;                    /* takes new work */
+    uint8_t tiers;                 /* bit t: computes prompts of tier t */
+    uint32_t ranks;                /* > 0 */
+    const uint64_t *rank_us;       /* predicted work ahead of each */
+    int64_t left_us;               /* of the round */
+    uint64_t taken_us;             /* predicted work that it took so far, of all rounds */
+    const uint64_t *rank_taken_us; /* the same of each rank; NULL: not known */
 } ds_prefill_group;
 
 typedef struct {

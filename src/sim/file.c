@@ -569,6 +569,7 @@ static const field top_table[] = {
     { .key = "limits", .type = PART },
     { .key = "events", .type = PART },
     { .key = "sweep", .type = PART },
+    { .key = "plan", .type = PART },
     { 0 },
 };
 
@@ -613,6 +614,48 @@ static ds_rc read_sweep(const reader *r, const ds_yaml *v)
     if (rc == DS_OK && p->n_sweep_ttls > 0 && !p->has_store)
         rc = ds_yaml_fail(r->d, v, r->err, "sweep: there is no store");
     return rc;
+}
+
+typedef struct {
+    double good;
+    uint32_t failures, most;
+} search_keys;
+
+static const field search_table[] = {
+    { .key = "good", .type = QUANTITY, .kind = DS_SIM_SHARE, .at = AT(search_keys, good), .min = 1e-3, .max = 1, .required = true },
+    { .key = "failures", .type = NUMBER, .at = AT(search_keys, failures), .max = 1000 },
+    { .key = "most", .type = NUMBER, .at = AT(search_keys, most), .min = 1, .max = 1e6 },
+    { 0 },
+};
+
+static ds_rc read_search(const reader *r, const ds_yaml *v)
+{
+    search_keys k = { .most = 64 * r->p->thin };
+    ds_sim_plan *p = r->p;
+    uint64_t ranks = 0;
+    ds_rc rc = read_map(r, v, search_table, "plan", &k);
+
+    if (rc != DS_OK)
+        return rc;
+    for (uint32_t g = 0; g < p->n_groups; g++) {
+        ranks += (uint64_t)(k.most / p->thin) * p->groups[g].ranks;
+        for (uint32_t h = 0; h < g; h++)
+            if (p->groups[g].role == p->groups[h].role)
+                return ds_yaml_fail(r->d, v, r->err, "plan: %s instances are of two groups; one of each role can be planned",
+                                    ds_sim_role_name(p->groups[g].role));
+    }
+    if (k.most < p->thin)
+        return ds_yaml_fail(r->d, v, r->err, "plan: most, %u, is less than thin, %u", k.most, p->thin);
+    if (ranks > DS_SIM_RANKS)
+        return ds_yaml_fail(r->d, v, r->err, "plan: most, %u, makes %llu ranks, at most %d; thin the load", k.most,
+                            (unsigned long long)ranks, DS_SIM_RANKS);
+    if (!isfinite(p->first_s) && !isfinite(p->gap_s))
+        return ds_yaml_fail(r->d, v, r->err, "plan: there is no objective");
+    p->has_search = true;
+    p->search_good = k.good;
+    p->search_failures = k.failures;
+    p->search_most = k.most / p->thin;
+    return DS_OK;
 }
 
 static ds_rc read_drafts(const reader *r, const ds_yaml *v)
@@ -704,7 +747,9 @@ static ds_rc read_all(const reader *r, const ds_yaml *root)
     p->gap_s = k.gap;
     p->max_live = k.live;
     p->max_wait_s = k.wait;
-    return (v = ds_yaml_get(root, "sweep")) ? read_sweep(r, v) : DS_OK;
+    if ((v = ds_yaml_get(root, "sweep")) && (rc = read_sweep(r, v)) != DS_OK)
+        return rc;
+    return (v = ds_yaml_get(root, "plan")) ? read_search(r, v) : DS_OK;
 }
 
 ds_rc ds_sim_plan_parse(ds_sim_plan **out, const char *text, size_t n, const char *label, const char *dir, ds_err *err)

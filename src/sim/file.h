@@ -104,6 +104,11 @@ typedef struct {
     double first_s, gap_s; /* objective; INFINITY: any */
     uint32_t max_live;
     double max_wait_s;
+    /* What `deepserve plan` looks for. */
+    bool has_search;
+    double search_good;       /* share of answers within the objective */
+    uint32_t search_failures; /* so many instances of each role may be away */
+    uint32_t search_most;     /* instances of a group, thinned */
     /* What else is simulated for the pictures: so many times the load; stores of other sizes and times to live. */
     uint32_t n_sweep_loads, n_sweep_capacities, n_sweep_ttls;
     double sweep_loads[DS_SIM_SWEEP], sweep_capacities[DS_SIM_SWEEP], sweep_ttls[DS_SIM_SWEEP];

@@ -357,7 +357,7 @@ static void place(sim *s, uint32_t id, uint32_t rank)
         ds_times_add(&s->r->sum.wait, s->now_ns - q->waits_ns);
     if (!enter_rank(s, id, rank))
         return;
-    s->ranks[rank].work_us += q->work_us;
+    s->taken_us[rank] += q->work_us;
     q->state = SIM_FETCHES;
     s->r->sum.fetched_bytes += bytes;
     if (q->hit > 0 && bytes * s->p->fetch_s_byte + s->p->latency_s > 0.0)
@@ -833,12 +833,13 @@ static bool take_memory(sim *s)
     s->tiers = calloc(s->n_inst, 1);
     s->prefill_inst = calloc(s->n_inst, sizeof *s->prefill_inst);
     s->ahead_us = calloc(s->n_ranks, sizeof *s->ahead_us);
+    s->taken_us = calloc(s->n_ranks, sizeof *s->taken_us);
     s->decode = calloc(s->n_ranks, sizeof *s->decode);
     s->decode_rank = calloc(s->n_ranks, sizeof *s->decode_rank);
     s->row_of = calloc(s->n_ranks, sizeof *s->row_of);
     s->next = calloc(p->n_loads, sizeof *s->next);
-    if (!s->ranks || !s->inst || !s->prefill || !s->engines || !s->tiers || !s->prefill_inst || !s->ahead_us || !s->decode ||
-        !s->decode_rank || !s->row_of || !s->next)
+    if (!s->ranks || !s->inst || !s->prefill || !s->engines || !s->tiers || !s->prefill_inst || !s->ahead_us || !s->taken_us ||
+        !s->decode || !s->decode_rank || !s->row_of || !s->next)
         s->rc = ds_fail(s->err, DS_E_NOMEM, "out of memory for %u ranks", s->n_ranks);
     if (s->rc == DS_OK)
         s->rc = ds_live_create(&s->live, &(ds_live_opts){ .records = p->max_live, .owners = 1, .places = s->n_ranks }, s->err);
@@ -867,6 +868,7 @@ static void set_up(sim *s)
                                                                .tiers = DS_PREFILL_ALL,
                                                                .ranks = group->ranks,
                                                                .rank_us = &s->ahead_us[rank],
+                                                               .rank_taken_us = &s->taken_us[rank],
                                                                .left_us = (int64_t)(p->round_s * 1e6) * group->ranks };
                 s->prefill_inst[s->n_prefill] = inst;
             }
@@ -909,6 +911,9 @@ static void sum_up(sim *s)
 
     look(s);
     r->sum.live = s->n_req;
+    for (uint32_t i = 0; i < s->cap_req; i++)
+        r->sum.overdue += s->req[i].state != SIM_FREE && s->req[i].first_ns == 0 && counted(s, &s->req[i]) &&
+                          (double)(s->now_ns - s->req[i].ask.at_ns) > s->p->first_s * 1e9;
     r->end_s = (double)s->now_ns / 1e9;
     r->n_bins = (uint32_t)(s->now_ns / s->bin_ns) + 1;
     r->bin_s = (double)s->bin_ns / 1e9;
@@ -918,8 +923,8 @@ static void sum_up(sim *s)
         uint32_t g = s->inst[s->ranks[k].instance].group;
         sim_rank_clear(s, k);
         busy[g] += s->ranks[k].busy_ns;
-        sum[g] += s->ranks[k].work_us;
-        most[g] = s->ranks[k].work_us > most[g] ? s->ranks[k].work_us : most[g];
+        sum[g] += s->taken_us[k];
+        most[g] = s->taken_us[k] > most[g] ? s->taken_us[k] : most[g];
     }
     for (uint32_t g = 0; g < s->p->n_groups; g++) {
         ds_sim_group_sum *o = &r->groups[g];
@@ -947,6 +952,7 @@ static void clean_up(sim *s)
     free(s->row_of);
     free(s->decode_rank);
     free(s->decode);
+    free(s->taken_us);
     free(s->ahead_us);
     free(s->prefill_inst);
     free(s->tiers);

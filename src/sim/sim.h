@@ -38,6 +38,7 @@ typedef struct {
     double fetched_bytes, moved_bytes;
     /* Of requests that arrived after the warm-up. */
     uint64_t counted, good; /* done; of these, within the objective */
+    uint64_t overdue;       /* live, and without a first token for longer than the objective allows */
     uint64_t good_tokens;   /* output of these */
     ds_times first, gap, pace, total, wait;
 } ds_sim_sum;

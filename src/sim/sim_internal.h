@@ -66,7 +66,7 @@ typedef struct {
     double step_ns, more_ns; /* of the first step, and how much longer each next one is */
     double tokens;           /* of each sequence in a step */
     uint32_t step[SIM_STEP_PROMPTS], rows[SIM_STEP_PROMPTS];
-    uint64_t busy_ns, work_us;
+    uint64_t busy_ns;
 } sim_rank;
 
 typedef struct {
@@ -100,7 +100,7 @@ typedef struct {
     ds_prefill_group *prefill;
     ds_prefill_engine *engines;
     uint8_t *tiers;
-    uint64_t *ahead_us; /* of each rank */
+    uint64_t *ahead_us, *taken_us; /* of each rank */
     ds_decode_rank *decode;
     uint32_t *prefill_inst, *decode_rank, *row_of; /* rows to instances and ranks, and back */
     uint64_t demand_us[DS_PREFILL_TIERS], came_us[DS_PREFILL_TIERS];

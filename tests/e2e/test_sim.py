@@ -1,6 +1,9 @@
 """deepserve sim: examples and documentation, determinism, wrong files, and the balancer against plainer rules on request logs."""
 import json
+import os
 import re
+import subprocess
+import sys
 import xml.etree.ElementTree
 
 import pytest
@@ -8,10 +11,9 @@ import pytest
 TRACES = {"conversation": ("mooncake_conversation_trace.jsonl", "mooncake"), "code": ("azure_llm_2023_code.csv", "azure"), "chat": ("azure_llm_2023_conv.csv", "azure")}
 
 
-def test_documentation_shows_what_it_prints(root, deepserve):
-    r = deepserve("sim", root / "examples/sim-server.yaml")
-    assert r.returncode == 0 and not r.stderr
-    assert "```\n" + r.stdout.decode() + "```\n" in (root / "docs/planning.md").read_text()
+def test_documentation_shows_what_it_prints(root, program):
+    r = subprocess.run([sys.executable, root / "tools/planning.py", "--check"], env={**os.environ, "DEEPSERVE": program}, capture_output=True)
+    assert r.returncode == 0, r.stdout.decode() + r.stderr.decode()
 
 
 def test_every_example_runs_and_is_the_same_again(root, deepserve):
@@ -28,7 +30,7 @@ def test_every_example_runs_and_is_the_same_again(root, deepserve):
 
 
 def test_pictures(root, deepserve, tmp_path):
-    """Each is XML that stands alone; the page has all of them; those of the documentation are what comes out."""
+    """Each is XML that stands alone; the page has all of them."""
     page, folder = tmp_path / "page.html", tmp_path / "pictures"
     r = deepserve("sim", root / "examples/sim-server.yaml", "--html", page, "--svg", folder)
     assert r.returncode == 0 and r.stdout == deepserve("sim", root / "examples/sim-server.yaml").stdout
@@ -42,8 +44,6 @@ def test_pictures(root, deepserve, tmp_path):
         svg = xml.etree.ElementTree.parse(f).getroot()
         texts = ["".join(t.itertext()) for t in svg.iter("{http://www.w3.org/2000/svg}text")]
         assert len(texts) > 5 and f.read_text() in html and not re.search(r"\b(nan|inf)\b", f.read_text())
-    for name in ("first-token", "store"):
-        assert (folder / f"{name}.svg").read_bytes() == (root / f"docs/img/sim-{name}.svg").read_bytes()
     for args in (("--html", tmp_path / "none/page.html"), ("--svg", page), ("--svg", tmp_path / "a/b")):
         r = deepserve("sim", root / "examples/sim-server.yaml", *args)
         assert r.returncode == 1 and r.stdout == b"" and r.stderr.count(b"\n") == 1
@@ -56,6 +56,52 @@ def test_names_are_escaped(deepserve, tmp_path):
     r = deepserve("sim", f, "--svg", tmp_path / "p", "--json")
     assert r.returncode == 0 and json.loads(r.stdout)["loads"][0]["name"] == '<b>&"'
     assert '<b>&"' in "".join(xml.etree.ElementTree.parse(tmp_path / "p/hits.svg").getroot().itertext())
+
+
+PLAN = """duration: 200 s
+machines: {{m: {{row: 1 ms, price: 2 /h}}, d: {{step: 10 ms, price: 1 /h}}}}
+instances:
+  - {{role: prefill, machine: m, count: 1, prompts: 1}}
+  - {{role: decode, machine: d, count: 1, requests: 10}}
+load: [{{name: x, rate: {rate} /s, input: 100 tokens, output: 101 tokens}}]
+objective: {{first_token: 1 s, gap: 30 ms}}
+plan: {{good: 99 %, failures: {failures}, most: 20}}
+"""
+
+
+def test_plan_finds_the_fewest(deepserve, tmp_path):
+    """A prompt takes 0.1 s and an answer a seat for a second: 25 requests a second need 3 ranks for prompts, and seats on 3. With one less either falls behind."""
+    f, page = tmp_path / "a.yaml", tmp_path / "page.html"
+    f.write_text(PLAN.format(rate=25, failures=0))
+    r = deepserve("plan", f, "--json", "--html", page)
+    assert r.returncode == 0 and not r.stderr
+    x = json.loads(r.stdout)
+    assert x["deployment"]["instances"] == {"prefill": 3, "decode": 3} and x["deployment"]["price_h"] == 9 and x["deployment"]["good"] >= 0.99
+    less = {v["if"]: v["is"]["good"] for v in x["variants"]}
+    assert less["1 less for prefill"] < 0.99 and less["1 less for decode"] < 0.99 and less["1 more for decode"] >= 0.99
+    assert r.stdout == deepserve("plan", f, "--json").stdout and page.read_text().count("<svg ") == 5
+    f.write_text(PLAN.format(rate=25, failures=2))
+    x = json.loads(deepserve("plan", f, "--json").stdout)
+    assert x["deployment"]["instances"] == {"prefill": 5, "decode": 5} and x["needed"]["instances"] == {"prefill": 3, "decode": 3}
+    text = deepserve("plan", f).stdout.decode()
+    assert "deployment  5 prefill on m, 5 decode on d; needed are 3 prefill" in text and "(as given): step 0 us, row 1000 us" in text
+
+
+def test_plan_that_is_impossible(deepserve, tmp_path):
+    f = tmp_path / "a.yaml"
+    f.write_text(PLAN.format(rate=400, failures=0))
+    r = deepserve("plan", f)
+    assert r.returncode == 1 and r.stdout == b"" and r.stderr.count(b"\n") == 1
+    assert re.search(rb"20 instances of each role aren't enough: \d+\.\d\d % of answers .* instead of 99\.00 %; first token p99 \S+ s of 1 s", r.stderr)
+    text = PLAN.format(rate=5, failures=0)
+    for old, new, says in (("plan: ", "plans: ", b"a.yaml:8:1: 'plans': no key of the file; did you mean plan?"), ("plan: {good: 99 %, failures: 0, most: 20}\n", "", b"a.yaml: plan is missing"),
+                           ("objective: {first_token: 1 s, gap: 30 ms}\n", "", b"a.yaml:7:1: plan: there is no objective"), ("good: 99 %, ", "", b"a.yaml:8:1: plan: good is missing"),
+                           ("most: 20", "most: 9000", b"a.yaml:8:1: plan: most, 9000, makes 18000 ranks")):
+        f.write_text(text.replace(old, new))
+        r = deepserve("plan", f)
+        assert r.returncode == 1 and r.stdout == b"" and says in r.stderr, r.stderr
+    for args in ((), (f, f), (f, "--seed", 3)):
+        assert deepserve("plan", *args).returncode == 2
 
 
 def test_wrong_files(deepserve, tmp_path):

@@ -69,9 +69,9 @@ static uint32_t snapshot(ds_prefill_group *g, uint64_t us[MOST][RANKS], uint64_t
 static bool idle(const ds_prefill_group *g)
 {
     for (uint32_t r = 0; r < g->ranks; r++)
-        if (g->rank_us[r])
-            return false;
-    return true;
+        if (!g->rank_us[r])
+            return true;
+    return false;
 }
 
 static void properties(void **state)
@@ -451,6 +451,31 @@ static void dealing_properties(void **state)
     }
 }
 
+/* While little is to do the ranks of a group take turns by what they took. */
+static void idle_ranks(void **state)
+{
+    enum { N = 3, OF = 4 };
+    static const uint64_t nothing[OF];
+    uint64_t taken[N][OF] = { { 0 } }, sum = 0, most = 0;
+    ds_prefill_group g[N];
+
+    (void)state;
+    for (uint32_t i = 0; i < N; i++)
+        g[i] = (ds_prefill_group){
+            .id = i, .ready = true, .tiers = DS_PREFILL_ALL, .ranks = OF, .rank_us = nothing, .left_us = 1000, .rank_taken_us = taken[i]
+        };
+    for (uint64_t k = 0; k < 3000; k++) {
+        uint64_t us = 1 + under(60, k, 1000);
+        ds_prefill_place p = ds_prefill_choose(g, N, (uint32_t)under(61, k, 4), 0);
+        g[p.group].taken_us += us;
+        taken[p.group][p.rank] += us;
+        sum += us;
+    }
+    for (uint32_t i = 0; i < N * OF; i++)
+        most = taken[i / OF][i % OF] > most ? taken[i / OF][i % OF] : most;
+    assert_true((double)most * N * OF <= 1.02 * (double)sum);
+}
+
 static void the_least_budget(void **state)
 {
     (void)state;
@@ -468,6 +493,7 @@ int main(void)
                                         cmocka_unit_test(balance),
                                         cmocka_unit_test(dealt_by_demand),
                                         cmocka_unit_test(dealing_properties),
+                                        cmocka_unit_test(idle_ranks),
                                         cmocka_unit_test(the_least_budget) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
