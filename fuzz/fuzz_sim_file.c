@@ -38,6 +38,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         /* Sessions whose turns follow at once would be all that is done. */
         traces += p->loads[l].kind == DS_SIM_LOAD_SESSIONS && p->loads[l].gap_s.shape == DS_SIM_FIXED && p->loads[l].gap_s.a < 0.01;
     }
+    for (uint32_t m = 0; m < p->n_machines; m++)
+        traces += p->machines[m].steps_file[0] != 0; /* not read here */
     for (uint32_t c = 0; c < p->n_changes; c++)
         rate *= p->changes[c].what == DS_SIM_TRAFFIC && p->changes[c].factor > 1.0 ? p->changes[c].factor : 1.0;
     if (traces == 0 && ranks <= 16 && rate <= 100.0 && p->max_live <= 1 << 17 && p->round_s >= 0.1) {

@@ -286,9 +286,10 @@ static void text_assumptions(ds_buf *b, const ds_sim_plan *p)
     ds_buf_puts(b, "\nassumed\n");
     for (uint32_t m = 0; m < p->n_machines; m++) {
         const double *c = p->machines[m].cost.coef;
+        char origin[64];
         ds_buf_printf(b,
                       "  machine %s (%s): step %.4g us, row %.4g us, row_context %.4g ps, row_row %.4g ps, draft %.4g us, price %.4g/h\n",
-                      p->machines[m].name, p->machines[m].predicted ? "predicted" : "as given", c[0], c[1], c[2] * 1e6, c[3] * 1e6,
+                      p->machines[m].name, ds_sim_machine_origin(origin, &p->machines[m]), c[0], c[1], c[2] * 1e6, c[3] * 1e6,
                       p->machines[m].draft_s * 1e6, p->machines[m].price);
     }
     for (uint32_t g = 0; g < p->n_groups; g++)

@@ -8,6 +8,7 @@
 
 #include "base/file.h"
 #include "base/opt.h"
+#include "sim/measured.h"
 #include "sim/quantity.h"
 #include "yaml/yaml.h"
 
@@ -38,6 +39,15 @@ static const char *const rules[] = { "balanced", "turns", "least", NULL };
 const char *ds_sim_role_name(ds_sim_role r)
 {
     return roles[r];
+}
+
+const char *ds_sim_machine_origin(char buf[64], const ds_sim_machine *m)
+{
+    if (m->steps)
+        snprintf(buf, 64, "fitted to %u measured steps, at most %.1f %% off", m->steps, fmin(100.0 * m->most_off, 1e9));
+    else
+        snprintf(buf, 64, "%s", m->predicted ? "predicted" : "as given");
+    return buf;
 }
 
 /* ---- values ---- */
@@ -198,6 +208,7 @@ static ds_rc read_map(const reader *r, const ds_yaml *v, const field *table, con
 
 typedef struct {
     double step_s, row_s, row_context_s, row_row_s, draft_s, price;
+    char steps[1024];
     double bandwidth, peak, reached, weights, row_flop, context_flop, context_bytes, overhead_s;
 } machine_keys;
 
@@ -214,6 +225,7 @@ static const field machine_table[] = {
     MACHINE("row_row", DS_SIM_TIME, row_row_s),
     MACHINE("draft", DS_SIM_TIME, draft_s),
     MACHINE("price", DS_SIM_PRICE, price),
+    { .key = "steps", .type = WORD, .at = AT(machine_keys, steps), .max = sizeof((machine_keys *)0)->steps },
     { .key = "predicted", .type = PART },
     { 0 },
 };
@@ -230,14 +242,34 @@ static const field predicted_table[] = {
     { 0 },
 };
 
+/* A name in the file is relative to the file. */
+static ds_rc resolve(const reader *r, const ds_yaml *v, char *name, size_t room)
+{
+    char path[2048];
+
+    if (name[0] == '/')
+        return DS_OK;
+    snprintf(path, sizeof path, "%s%s", r->dir, name);
+    if (strlen(path) >= room)
+        return ds_yaml_fail(r->d, v, r->err, "%s: its path is too long", v->key);
+    strcpy(name, path);
+    return DS_OK;
+}
+
 static ds_rc read_machine(const reader *r, const ds_yaml *v, ds_sim_machine *m)
 {
     machine_keys k = { 0 };
     const ds_yaml *predicted = ds_yaml_get(v, "predicted");
     ds_rc rc = read_map(r, v, machine_table, "a machine", &k);
 
+    if (rc == DS_OK)
+        rc = word(r, &(ds_yaml){ .kind = DS_YAML_SCALAR, .text = v->key, .key = v->key, .line = v->line, .column = v->column }, m->name,
+                  sizeof m->name);
     if (rc != DS_OK)
         return rc;
+    m->predicted = predicted != NULL;
+    m->draft_s = k.draft_s;
+    m->price = k.price;
     if (predicted) {
         rc = read_map(r, predicted, predicted_table, "predicted", &k);
         if (rc != DS_OK)
@@ -249,15 +281,18 @@ static ds_rc read_machine(const reader *r, const ds_yaml *v, ds_sim_machine *m)
         k.row_context_s = k.context_flop / (k.peak * k.reached) + k.context_bytes / (k.bandwidth * k.reached);
         k.row_row_s = k.row_context_s / 2.0; /* of the rows of one chunk each sees half of them, in the mean */
     }
+    if (k.steps[0]) {
+        if (k.step_s + k.row_s + k.row_context_s + k.row_row_s > 0.0)
+            return ds_yaml_fail(r->d, ds_yaml_get(v, "steps"), r->err, "steps: the machine has %s too",
+                                predicted ? "a prediction" : "times");
+        strcpy(m->steps_file, k.steps);
+        return resolve(r, ds_yaml_get(v, "steps"), m->steps_file, sizeof m->steps_file);
+    }
     if (k.step_s + k.row_s <= 0.0)
         return ds_yaml_fail(r->d, v, r->err, "%s: steps take no time: step or row is missing", v->key);
-    m->predicted = predicted != NULL;
-    m->draft_s = k.draft_s;
-    m->price = k.price;
     /* As if it had been learnt: the policies ask whether it is known. */
     m->cost = (ds_cost){ .coef = { k.step_s * 1e6, k.row_s * 1e6, k.row_context_s * 1e6, k.row_row_s * 1e6 }, .n = 8 };
-    return word(r, &(ds_yaml){ .kind = DS_YAML_SCALAR, .text = v->key, .key = v->key, .line = v->line, .column = v->column }, m->name,
-                sizeof m->name);
+    return DS_OK;
 }
 
 static ds_rc read_machines(const reader *r, const ds_yaml *v)
@@ -421,13 +456,8 @@ static ds_rc read_load(const reader *r, const ds_yaml *v, ds_sim_load *l)
     if (l->kind == DS_SIM_LOAD_SESSIONS)
         l->rate = k.sessions;
     l->rate /= r->p->thin;
-    if (trace && l->trace[0] != '/') {
-        char path[2048];
-        snprintf(path, sizeof path, "%s%s", r->dir, l->trace);
-        if (strlen(path) >= sizeof l->trace)
-            return ds_yaml_fail(r->d, trace, r->err, "trace: its path is too long");
-        strcpy(l->trace, path);
-    }
+    if (trace)
+        return resolve(r, trace, l->trace, sizeof l->trace);
     return DS_OK;
 }
 
@@ -777,6 +807,26 @@ ds_rc ds_sim_plan_parse(ds_sim_plan **out, const char *text, size_t n, const cha
     return rc;
 }
 
+/* Costs that are fitted to measured steps. */
+static ds_rc load_steps(ds_sim_plan *p, ds_err *err)
+{
+    for (uint32_t i = 0; i < p->n_machines; i++) {
+        ds_sim_machine *m = &p->machines[i];
+        ds_sim_measured measured;
+        ds_rc rc;
+        if (!m->steps_file[0])
+            continue;
+        rc = ds_sim_measured_read(&measured, m->steps_file, err);
+        if (rc != DS_OK)
+            return rc;
+        m->cost = (ds_cost){ .n = 8 };
+        memcpy(m->cost.coef, measured.cost.coef, sizeof m->cost.coef);
+        m->steps = measured.steps;
+        m->most_off = measured.most_off;
+    }
+    return DS_OK;
+}
+
 ds_rc ds_sim_plan_load(ds_sim_plan **out, const char *path, ds_err *err)
 {
     char *text, label[104], dir[1024] = "";
@@ -791,6 +841,10 @@ ds_rc ds_sim_plan_load(ds_sim_plan **out, const char *path, ds_err *err)
         memcpy(dir, path, (size_t)(slash - path) + 1);
     rc = ds_sim_plan_parse(out, text, n, ds_file_label(label, sizeof label, path), dir, err);
     free(text);
+    if (rc == DS_OK && (rc = load_steps(*out, err)) != DS_OK) {
+        ds_sim_plan_free(*out);
+        *out = NULL;
+    }
     return rc;
 }
 

@@ -27,10 +27,13 @@ enum {
 
 typedef struct {
     char name[DS_SIM_NAME];
-    bool predicted; /* from bandwidth and peak, not measured */
-    ds_cost cost;   /* of a step */
-    double draft_s; /* for each sequence that drafts */
-    double price;   /* for an hour */
+    bool predicted;        /* from bandwidth and peak, not measured */
+    char steps_file[1024]; /* its cost is fitted to measured steps: that of ds_sim_plan_load */
+    uint32_t steps;        /* so many */
+    double most_off;       /* of these, the largest part that one is off */
+    ds_cost cost;          /* of a step */
+    double draft_s;        /* for each sequence that drafts */
+    double price;          /* for an hour */
 } ds_sim_machine;
 
 typedef enum { DS_SIM_PREFILL, DS_SIM_DECODE, DS_SIM_MIXED, DS_SIM_ROLES } ds_sim_role;
@@ -117,10 +120,12 @@ typedef struct {
 /* `dir`: what relative names of traces begin at; "" or ending in '/'. On failure *out is NULL. DS_E_FORMAT
  * ("label:LINE:COLUMN: what"), DS_E_NOMEM. */
 ds_rc ds_sim_plan_parse(ds_sim_plan **out, const char *text, size_t n, const char *label, const char *dir, ds_err *err);
-/* The same of a file, with its folder as `dir`; DS_E_IO besides. */
+/* The same of a file, with its folder as `dir`, and measured steps read too; DS_E_IO besides. */
 ds_rc ds_sim_plan_load(ds_sim_plan **out, const char *path, ds_err *err);
 void ds_sim_plan_free(ds_sim_plan *p); /* NULL is fine */
 
 const char *ds_sim_role_name(ds_sim_role r);
+/* "predicted", "as given", "fitted to 8 measured steps, at most 5.0 % off". Returns buf. */
+const char *ds_sim_machine_origin(char buf[64], const ds_sim_machine *m);
 
 #endif

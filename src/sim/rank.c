@@ -34,6 +34,12 @@ void sim_rank_init(sim *s, sim_rank *k)
     k->joining = (sim_list){ DS_NONE, DS_NONE };
     for (uint32_t l = 0; l < SIM_LEVELS; l++)
         k->prompts[l] = (sim_list){ DS_NONE, DS_NONE };
+    /* Alike for ranks of one machine. */
+    for (const sim_rank *other = s->ranks; other < k; other++)
+        if (other->machine == k->machine) {
+            k->spec = other->spec;
+            return;
+        }
     train(s->p, k);
 }
 

@@ -66,9 +66,10 @@ static void text_machines(ds_buf *b, const ds_sim_plan *p)
 {
     for (uint32_t m = 0; m < p->n_machines; m++) {
         const double *c = p->machines[m].cost.coef;
+        char origin[64];
         ds_buf_printf(
             b, "machine %s (%s): a step takes %.4g us + %.4g us a row + %.4g ps for each row and token before it + %.4g ps a row squared\n",
-            p->machines[m].name, p->machines[m].predicted ? "predicted" : "as given", c[0], c[1], c[2] * 1e6, c[3] * 1e6);
+            p->machines[m].name, ds_sim_machine_origin(origin, &p->machines[m]), c[0], c[1], c[2] * 1e6, c[3] * 1e6);
     }
 }
 
@@ -173,8 +174,8 @@ static void json_groups(ds_buf *b, const ds_sim_plan *p, const ds_sim_result *r)
         const ds_sim_machine *m = &p->machines[p->groups[g].machine];
         ds_buf_printf(b, "%s{\"role\":\"%s\",\"machine\":", g ? "," : "", ds_sim_role_name(p->groups[g].role));
         ds_json_write_str(b, m->name, strlen(m->name), DS_JSON_COMPACT);
-        ds_buf_printf(b, ",\"predicted\":%s,\"instances\":%u,\"ranks\":%u,", m->predicted ? "true" : "false", r->groups[g].instances,
-                      r->groups[g].ranks);
+        ds_buf_printf(b, ",\"predicted\":%s,\"measured_steps\":%u,\"instances\":%u,\"ranks\":%u,", m->predicted ? "true" : "false",
+                      m->steps, r->groups[g].instances, r->groups[g].ranks);
         number(b, "busy", r->groups[g].busy);
         ds_buf_putc(b, ',');
         number(b, "slowest_over_mean", r->groups[g].slowest);

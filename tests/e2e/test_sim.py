@@ -58,6 +58,18 @@ def test_names_are_escaped(deepserve, tmp_path):
     assert '<b>&"' in "".join(xml.etree.ElementTree.parse(tmp_path / "p/hits.svg").getroot().itertext())
 
 
+def test_measured_steps(deepserve, tmp_path):
+    (tmp_path / "gpu.jsonl").write_text("".join(json.dumps({"sequences": n, "rows": n * k, "context": c, "us": 2000 + 30 * n * k}) + "\n" for n in (1, 8, 64) for k in (1, 6) for c in (0, 4000)))
+    f = tmp_path / "a.yaml"
+    f.write_text("duration: 60 s\nmachines: {m: {steps: gpu.jsonl}}\ninstances: [{role: mixed, machine: m, count: 1}]\nload: [{name: x, rate: 1 /s, input: 99 tokens, output: 20 tokens}]\n")
+    x = json.loads(deepserve("sim", f, "--json").stdout)
+    assert x["instances"][0]["measured_steps"] == 12 and not x["instances"][0]["predicted"] and abs(x["times_ms"]["gap"]["p50"] - 2.03) < 0.3
+    assert b"machine m (fitted to 12 measured steps, at most " in deepserve("sim", f).stdout
+    (tmp_path / "gpu.jsonl").write_text("{}\n")
+    r = deepserve("sim", f)
+    assert r.returncode == 1 and r.stdout == b"" and b"gpu.jsonl: row 1: sequences" in r.stderr
+
+
 PLAN = """duration: 200 s
 machines: {{m: {{row: 1 ms, price: 2 /h}}, d: {{step: 10 ms, price: 1 /h}}}}
 instances:
