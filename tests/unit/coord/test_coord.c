@@ -105,7 +105,7 @@ static void members_come_and_go(void **state)
     ds_err err = { 0 };
 
     (void)state;
-    begin(&c, 2000);
+    begin(&c, 60000);
     w = tie(&c, NULL, true);
     assert_ok(ds_coord_wait(w, PATIENCE_MS, &err));
     assert_int_equal(ds_coord_get(w).n, 0);
@@ -167,7 +167,7 @@ static void the_coord_goes_and_comes_back(void **state)
 
     (void)state;
     for (int memory = 0; memory < 2; memory++) {
-        begin(&c, 2000);
+        begin(&c, 60000);
         w = tie(&c, NULL, true);
         a = tie(&c, "a", false);
         wait_for(has(w, "a", &m));
@@ -178,7 +178,7 @@ static void the_coord_goes_and_comes_back(void **state)
         assert_true(has(w, "a", NULL));
         if (!memory)
             forget(&c);
-        begin(&c, 2000);
+        begin(&c, 60000);
         wait_for(ds_coord_get(w).up && ds_coord_get(a).up && ds_coord_get(a).epoch);
         wait_for(has(w, "a", &n));
         assert_int_equal(m.instance, n.instance);
@@ -190,6 +190,91 @@ static void the_coord_goes_and_comes_back(void **state)
         end(&c);
         c = (coord){ .s = NULL };
     }
+}
+
+/* ---- a disk that gets full ---- */
+
+typedef struct {
+    ds_disk real;
+    atomic_bool full;
+} small_disk;
+
+static ds_rc small_read(void *ctx, const char *name, char **out, size_t *n, ds_err *err)
+{
+    const small_disk *d = ctx;
+
+    return d->real.read(d->real.ctx, name, out, n, err);
+}
+
+static ds_rc small_write(void *ctx, const char *name, uint64_t at, const void *p, size_t n, ds_err *err)
+{
+    const small_disk *d = ctx;
+    bool full = atomic_load(&d->full);
+    ds_rc rc = d->real.write(d->real.ctx, name, at, p, full ? n / 2 : n, err); /* what fits is there */
+
+    return full ? ds_fail(err, DS_E_IO, "%s: No space left on device", name) : rc;
+}
+
+static ds_rc small_truncate(void *ctx, const char *name, uint64_t n, ds_err *err)
+{
+    const small_disk *d = ctx;
+
+    return d->real.truncate(d->real.ctx, name, n, err);
+}
+
+static ds_rc small_sync(void *ctx, const char *name, ds_err *err)
+{
+    const small_disk *d = ctx;
+
+    return d->real.sync(d->real.ctx, name, err);
+}
+
+static ds_rc small_rename(void *ctx, const char *from, const char *to, ds_err *err)
+{
+    const small_disk *d = ctx;
+
+    return d->real.rename(d->real.ctx, from, to, err);
+}
+
+static ds_rc small_sync_names(void *ctx, ds_err *err)
+{
+    const small_disk *d = ctx;
+
+    return d->real.sync_names(d->real.ctx, err);
+}
+
+/* Nobody can come while the journal can't be written, and nobody goes by it; when there is room again all is well. */
+static void a_full_disk_keeps_who_is_there(void **state)
+{
+    coord c = { .s = NULL };
+    small_disk d = { .full = false };
+    ds_coord *w, *a, *b;
+    ds_err err = { 0 };
+
+    (void)state;
+    begin(&c, 3000);
+    stop(&c);
+    assert_ok(ds_disk_dir_open(&d.real, &c.d, c.dir, &err));
+    c.disk = (ds_disk){ small_read, small_write, small_truncate, small_sync, small_rename, small_sync_names, &d };
+    assert_ok(ds_coord_server_start(&c.s, c.address, &c.disk, &(ds_coord_server_opts){ .ttl_ms = 3000 }, &err));
+    w = tie(&c, NULL, true);
+    a = tie(&c, "a", false);
+    wait_for(has(w, "a", NULL));
+    atomic_store(&d.full, true);
+    b = tie(&c, "b", false);
+    wait_for(strstr(ds_coord_get(b).why, "No space left on device"));
+    assert_refused(ds_coord_drain(w, "a", PATIENCE_MS, &err), DS_E_IO, "No space left on device");
+    assert_true(has(w, "a", NULL) && !has(w, "b", NULL) && ds_coord_get(w).up);
+    atomic_store(&d.full, false);
+    wait_for(has(w, "b", NULL) && ds_coord_get(b).epoch);
+    ds_coord_close(b);
+    wait_for(!has(w, "b", NULL));
+    stop(&c);
+    begin(&c, 60000); /* what was torn isn't there, what was said is */
+    wait_for(ds_coord_get(w).up && has(w, "a", NULL) && !has(w, "b", NULL));
+    ds_coord_close(a);
+    ds_coord_close(w);
+    end(&c);
 }
 
 /* An order that is given while nobody is tied is heard when the process is back. */
@@ -325,6 +410,7 @@ int main(void)
         cmocka_unit_test(the_coord_goes_and_comes_back),
         cmocka_unit_test(a_lease_ends),
         cmocka_unit_test(an_order_outlives_the_connection),
+        cmocka_unit_test(a_full_disk_keeps_who_is_there),
         cmocka_unit_test(strangers_get_nothing),
         cmocka_unit_test(nobody_waits_for_a_coord_that_is_not_there),
     };
