@@ -50,7 +50,7 @@ const ds_opt_cmd ds_cli_engine = {
 };
 
 static volatile sig_atomic_t asked;
-static volatile sig_atomic_t ordered; /* by the coord: as one signal, and doesn't count as the first of two */
+static atomic_bool ordered; /* from the member's thread; by the coord: as one signal, and doesn't count as the first of two */
 static volatile sig_atomic_t is_ready;
 
 static void on_signal(int sig)
@@ -95,7 +95,7 @@ static void look(void *ctx, ds_coord_member *m)
 static void drain_ordered(void *ctx)
 {
     (void)ctx;
-    ordered = 1;
+    atomic_store(&ordered, true);
 }
 
 /* Until it is wanted away, by a signal or the coord, and then through the states of leaving (policy/instance.h): until
@@ -106,7 +106,7 @@ static void live(leaving *l, const ds_log *log, uint64_t drain_ms)
     ds_instance at = { .since_us = ds_now_us() };
 
     while (asked < 2) {
-        ds_instance_facts f = { .drain = asked > 0 || ordered };
+        ds_instance_facts f = { .drain = asked > 0 || atomic_load(&ordered) };
         ds_instance_step step;
         bool over = f.drain && ds_engine_role_drain(l->r);
         f.live = over ? 0 : ds_engine_role_live(l->r) + (f.drain && !over);

@@ -2,6 +2,7 @@
 #include <errno.h>
 #include <math.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -148,20 +149,21 @@ static ds_rc embed(void *ctx, const float *patches, uint32_t n_h, uint32_t n_w, 
 }
 
 static volatile sig_atomic_t is_ready;
-static volatile sig_atomic_t terms;  /* signals that asked for the end */
-static volatile sig_atomic_t drains; /* the coord did */
+/* Handlers count signals, and the member's thread reads and orders: lock-free, so that a handler may. */
+static atomic_int terms;   /* signals that asked for the end */
+static atomic_bool drains; /* the coord did */
 
 /* ---- in a cluster ---- */
 
 static void look(void *ctx, ds_coord_member *m)
 {
-    m->state = terms || drains ? DS_INSTANCE_GRACE : DS_INSTANCE_READY;
+    m->state = atomic_load(&terms) || atomic_load(&drains) ? DS_INSTANCE_GRACE : DS_INSTANCE_READY;
     m->live = ds_service_live(((service *)ctx)->s);
 }
 
 static void drain_ordered(void *ctx)
 {
-    drains = 1;
+    atomic_store(&drains, true);
     ds_server_ask(((service *)ctx)->server, DS_SERVER_DRAIN);
 }
 
@@ -280,10 +282,10 @@ static void on_signal(int sig)
 {
     if (sig == SIGHUP)
         ds_server_ask(signaled, DS_SERVER_RELOAD);
-    else if (terms && !is_ready) /* a model that is still being opened isn't waited for */
+    else if (atomic_load(&terms) && !is_ready) /* a model that is still being opened isn't waited for */
         _exit(0);
     else
-        ds_server_ask(signaled, terms++ == 0 ? DS_SERVER_DRAIN : DS_SERVER_STOP);
+        ds_server_ask(signaled, atomic_fetch_add(&terms, 1) == 0 ? DS_SERVER_DRAIN : DS_SERVER_STOP);
 }
 
 static void ignore_signals(void)
