@@ -2,7 +2,7 @@
  * again. */
 #include <stdlib.h>
 
-#include "cluster/wire.h"
+#include "cluster/handoff.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -16,6 +16,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     ds_cw_engine self;
     ds_event ev;
     ds_buf b = { 0 };
+    ds_cw_part part;
+    uint64_t from;
     uint32_t n;
 
     if (!size)
@@ -41,6 +43,15 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         break;
     case 'w':
         (void)!ds_cw_read_welcome(&self, plans, &n, data + 1, size - 1, NULL);
+        break;
+    case 't':
+        if (ds_cw_read_take(&from, &n, data + 1, size - 1, NULL) == DS_OK && (n == 0 || n > DS_CW_MAX_PART))
+            abort();
+        break;
+    case 'p':
+        if (ds_cw_read_part(&part, data + 1, size - 1, NULL) == DS_OK &&
+            (part.n != size - 25 || part.from + part.n > part.n_record + part.n_blocks))
+            abort();
         break;
     case 's':
         (void)!ds_cw_read_stats(&n, &stats, data + 1, size - 1, NULL);

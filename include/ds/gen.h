@@ -82,6 +82,13 @@ typedef struct {
     uint8_t digest[32];     /* of what the embedding was made from: goes into the prefix cache's keys */
 } ds_gen_image;
 
+/* What a request handed over to whoever goes on with it (hand_over). */
+typedef struct {
+    const char *address; /* of the engine process that has it */
+    uint64_t epoch;      /* of that process */
+    uint64_t ticket;     /* from the end event */
+} ds_gen_from;
+
 typedef struct {
     const ds_token *prompt; /* copied */
     uint32_t n_prompt;      /* >= 1, and room for one token after it */
@@ -121,6 +128,10 @@ typedef struct {
                                       and min_tokens count it, and a grammar must be where it leads. The bits are those of one engine; a text
                                       that is over with it has its end and no token */
     uint32_t n_output; /* 0: nothing; <= max_tokens. Not with prompt_logprobs */
+    bool hand_over; /* stops behind its first token, unless it is over, and ends with DS_ENDED_CANCELED and a ticket. For engine processes,
+                                      of one sample and without prompt_logprobs; others don't look at it */
+    const ds_gen_from *from; /* copied; goes on with what another engine process has of it, which is behind `output`. NULL: with nothing. As
+                                      hand_over; not both */
 } ds_gen_request;
 
 /* ---- events ------------------------------------------------------------------------------------------------------ */
@@ -181,6 +192,7 @@ typedef struct {
             uint32_t completion_tokens;     /* n_tokens, and the stop id that wasn't reported */
             uint32_t drafted, accepted;     /* drafts verified for it and kept */
             uint64_t prefill_us, decode_us; /* from START to the first token; from there to the end */
+            uint64_t ticket;                /* CANCELED: what it was goes on from there (ds_gen_request.hand_over); 0: nothing does */
             bool last;                      /* of the request's samples: its id is gone now */
         } end;
     };

@@ -12,9 +12,18 @@
 
 #include "base/clock.h"
 #include "base/table.h"
+#include "cluster/handoff.h"
+#include "cluster/taker.h"
 #include "net/addr.h"
 
-enum { BATCH = 256, HELLO_MS = 5000, ADMITTING = 2 /* threads */, KEEP_BYTES = 1 << 20 /* of an empty buffer */ };
+enum {
+    BATCH = 256,
+    HELLO_MS = 5000,
+    ADMITTING = 2, /* threads */
+    TAKERS = 4,    /* threads */
+    MAX_TICKETS = 1024,
+    KEEP_BYTES = 1 << 20 /* of an empty buffer */
+};
 
 typedef struct peer peer;
 struct peer {
@@ -26,6 +35,7 @@ struct peer {
     ds_conn *conn;
     bool known; /* its HELLO came and fits */
     bool gone;  /* by its connection's last call; the polling thread frees it */
+    bool takes; /* it came for a sequence */
     ds_buf out;
 };
 
@@ -37,11 +47,22 @@ typedef struct {
     uint64_t gen_id;   /* 0: not known yet */
     uint64_t until_us; /* its deadline; 0: none */
     bool canceled;
-    uint32_t finish;  /* bit for each sample that was finished before gen_id was known */
-    ds_cw_request *q; /* lends its memory to the generator */
+    bool hand_over, settled; /* settled: `held` is what it will be */
+    void *held;              /* its export, ds_host_handoff; NULL: there is none */
+    uint32_t finish;         /* bit for each sample that was finished before gen_id was known */
+    ds_cw_request *q;        /* lends its memory to the generator */
     void *grammar;
     uint64_t next; /* id of the one that waits behind it for its grammar; 0: none */
 } record;
+
+/* A thread that takes sequences from other engines. */
+typedef struct {
+    ds_host *h;
+    pthread_t thread;
+    bool runs;
+    uint64_t id;      /* [mu] whose it takes now; 0: nobody's */
+    atomic_bool stop; /* set with mu, read by whoever waits for bytes */
+} taker;
 
 struct ds_host {
     /* [const] */
@@ -50,19 +71,24 @@ struct ds_host {
     ds_addr at;
     int listener, wake; /* wake: of the accepting thread */
     uint64_t epoch;
+    ds_tickets *tickets; /* NULL: nothing is handed over */
+    taker takers[TAKERS];
     pthread_t accepting, polling, admitting[ADMITTING];
     bool has_accepting, has_polling;
     uint32_t n_admitting;
     /* [mu] */
     pthread_mutex_t mu;
-    pthread_cond_t waiting; /* for those who admit */
+    pthread_cond_t waiting;       /* for those who admit */
+    pthread_cond_t settled, more; /* an export is begun; something is to be taken */
+    uint64_t *coming;             /* [n_coming] requests that are to be taken */
+    uint32_t n_coming, cap_coming, n_leaving;
     peer *peers;
     uint32_t n_peers;
     ds_table records;
     uint64_t first_waiting, last_waiting; /* ids of requests that wait for their grammars; 0: none */
     uint32_t n_waiting;
     uint64_t accepted, refused;
-    bool draining, stop;
+    bool draining, stop, no_more; /* no_more: sequences come */
 };
 
 /* ---- records: with mu ---- */
@@ -78,6 +104,12 @@ static record *of_peer(ds_host *h, const peer *p, uint64_t theirs)
         if (x->from == p && x->theirs == theirs)
             return x;
     return NULL;
+}
+
+static void free_record(ds_host *h, record *x)
+{
+    h->n_leaving -= x->hand_over;
+    ds_table_give(&h->records, x);
 }
 
 /* What a record held, outside of mu. */
@@ -127,7 +159,7 @@ static void end_record(ds_host *h, uint64_t id, ds_end_reason reason, const ds_e
     ds_cw_request *q;
     record *x;
 
-    if (reason == DS_ENDED_FAILED)
+    if (reason != DS_ENDED_CANCELED && why)
         say(h, DS_LOG_DEBUG, "a request was refused", why->msg);
     pthread_mutex_lock(&h->mu);
     x = of_id(h, id);
@@ -135,39 +167,19 @@ static void end_record(ds_host *h, uint64_t id, ds_end_reason reason, const ds_e
     q = x->q;
     grammar = x->grammar;
     if (x->from)
-        tell_ends(h, x->from, x->theirs, samples_of(ds_cw_request_get(q)), reason, reason == DS_ENDED_FAILED ? why->rc : DS_OK);
-    ds_table_give(&h->records, x);
+        tell_ends(h, x->from, x->theirs, samples_of(ds_cw_request_get(q)), reason, why ? why->rc : DS_OK);
+    free_record(h, x);
     pthread_mutex_unlock(&h->mu);
     give_back(h, q, grammar);
 }
 
-/* Gives a request to the generator, with what was ordered before it was there. */
-static void submit(ds_host *h, uint64_t id)
+/* The generator has it: what was ordered before is passed on. */
+static void went(ds_host *h, uint64_t id, uint64_t gen_id)
 {
-    uint64_t gen_id = 0, now = ds_now_us(), until;
-    ds_gen_request *q;
     uint32_t finish = 0;
-    bool canceled;
-    ds_err why = { 0 };
+    bool canceled = false;
     record *x;
 
-    pthread_mutex_lock(&h->mu);
-    x = of_id(h, id);
-    assert(x);
-    q = ds_cw_request_get(x->q);
-    canceled = x->canceled;
-    until = x->until_us;
-    pthread_mutex_unlock(&h->mu);
-    if (canceled || (until && now >= until)) {
-        end_record(h, id, canceled ? DS_ENDED_CANCELED : DS_ENDED_DEADLINE, NULL);
-        return;
-    }
-    q->cookie = id;
-    q->deadline_us = until ? until - now : 0;
-    if (ds_gen_add(h->gen, q, &gen_id, &why) != DS_OK) {
-        end_record(h, id, DS_ENDED_FAILED, &why);
-        return;
-    }
     pthread_mutex_lock(&h->mu);
     x = of_id(h, id); /* NULL: all its events were polled already */
     if (x) {
@@ -181,6 +193,80 @@ static void submit(ds_host *h, uint64_t id)
     for (uint32_t i = 0; i < DS_CW_MAX_SAMPLES && finish >> i && !canceled; i++)
         if (finish >> i & 1)
             ds_gen_finish_sample(h->gen, gen_id, i);
+}
+
+/* To those that take sequences. With mu. */
+static ds_rc queue_coming(ds_host *h, uint64_t id, ds_err *err)
+{
+    if (h->n_coming == h->cap_coming) {
+        uint32_t cap = h->cap_coming ? 2 * h->cap_coming : 16;
+        uint64_t *more = realloc(h->coming, cap * sizeof *more);
+        if (!more)
+            return ds_fail(err, DS_E_NOMEM, "out of memory for a request");
+        h->coming = more;
+        h->cap_coming = cap;
+    }
+    h->coming[h->n_coming++] = id;
+    pthread_cond_signal(&h->more);
+    return DS_OK;
+}
+
+/* A request that was added leaves. Its last event waits for this. */
+static void begin_leaving(ds_host *h, uint64_t id, uint64_t gen_id)
+{
+    void *held = NULL;
+    ds_err err = { 0 };
+    ds_rc rc = h->o.handoff.begin(h->o.handoff.ctx, gen_id, &held, &err);
+    record *x;
+
+    pthread_mutex_lock(&h->mu);
+    x = of_id(h, id);
+    assert(x);
+    x->held = rc == DS_OK ? held : NULL;
+    x->settled = true;
+    pthread_cond_broadcast(&h->settled);
+    pthread_mutex_unlock(&h->mu);
+    if (rc != DS_OK && rc != DS_E_ARG) /* ARG: it was over before */
+        say(h, DS_LOG_WARN, "a sequence doesn't leave", err.msg);
+}
+
+/* Gives a request to the generator, or to those that take its sequence. */
+static void submit(ds_host *h, uint64_t id)
+{
+    uint64_t gen_id = 0, now = ds_now_us(), until;
+    ds_gen_request *q;
+    bool canceled, comes;
+    ds_err why = { 0 };
+    ds_rc rc = DS_OK;
+    record *x;
+
+    pthread_mutex_lock(&h->mu);
+    x = of_id(h, id);
+    assert(x);
+    q = ds_cw_request_get(x->q);
+    canceled = x->canceled;
+    until = x->until_us;
+    q->cookie = id;
+    q->deadline_us = until > now ? until - now : 0;
+    comes = q->from != NULL && !canceled && !(until && now >= until);
+    if (comes)
+        rc = queue_coming(h, id, &why);
+    pthread_mutex_unlock(&h->mu);
+    if (canceled || (until && now >= until)) {
+        end_record(h, id, canceled ? DS_ENDED_CANCELED : DS_ENDED_DEADLINE, NULL);
+        return;
+    }
+    if (!comes)
+        rc = ds_gen_add(h->gen, q, &gen_id, &why);
+    if (rc != DS_OK) {
+        end_record(h, id, DS_ENDED_FAILED, &why);
+        return;
+    }
+    if (comes)
+        return;
+    if (q->hand_over)
+        begin_leaving(h, id, gen_id);
+    went(h, id, gen_id);
 }
 
 /* ---- grammars, which take their time: on threads of their own, so that orders don't wait behind them ---- */
@@ -270,6 +356,18 @@ static void *admit_all(void *arg)
 
 /* ---- requests and orders ---- */
 
+/* Whether this host can do it at all, and now. With mu. */
+static ds_rc check_handoff(ds_host *h, const ds_gen_request *q, ds_err *err)
+{
+    if ((q->hand_over || q->from) && !h->tickets)
+        return ds_fail(err, DS_E_ARG, "this engine hands no sequences over, and takes none");
+    if (q->hand_over && (samples_of(q) > 1 || q->prompt_logprobs))
+        return ds_fail(err, DS_E_ARG, "a sequence leaves without others, and without log-probabilities of its prompt");
+    if (q->hand_over && h->n_leaving + ds_tickets_n(h->tickets) >= MAX_TICKETS)
+        return ds_fail(err, DS_E_AGAIN, "%d sequences wait to be taken", MAX_TICKETS);
+    return DS_OK;
+}
+
 static ds_rc on_add(peer *p, const ds_frame *f, const uint8_t *bytes, size_t n, ds_err *err)
 {
     ds_host *h = p->h;
@@ -294,7 +392,7 @@ static ds_rc on_add(peer *p, const ds_frame *f, const uint8_t *bytes, size_t n, 
         rc = ds_fail(&why, DS_E_ARG, "this engine makes no grammars");
     else if (q->grammar && h->n_waiting >= h->o.max_waiting)
         rc = ds_fail(&why, DS_E_AGAIN, "%u requests wait for their grammars", h->n_waiting);
-    else if (!(x = ds_table_take(&h->records)))
+    else if ((rc = check_handoff(h, q, &why)) == DS_OK && !(x = ds_table_take(&h->records)))
         rc = ds_fail(&why, DS_E_NOMEM, "out of memory for a request");
     if (x) {
         id = x->at.id;
@@ -302,6 +400,8 @@ static ds_rc on_add(peer *p, const ds_frame *f, const uint8_t *bytes, size_t n, 
         x->theirs = f->request;
         x->until_us = f->left_ns ? ds_now_us() + f->left_ns / 1000 : 0;
         x->q = r;
+        x->hand_over = q->hand_over;
+        h->n_leaving += x->hand_over;
         waits = q->grammar != NULL;
         if (waits)
             queue_up(h, x);
@@ -321,6 +421,14 @@ static ds_rc on_add(peer *p, const ds_frame *f, const uint8_t *bytes, size_t n, 
     return DS_OK;
 }
 
+/* With mu: whoever takes this request's sequence stops. */
+static void stop_taking(ds_host *h, uint64_t id)
+{
+    for (int i = 0; i < TAKERS; i++)
+        if (h->takers[i].id == id)
+            atomic_store_explicit(&h->takers[i].stop, true, memory_order_relaxed);
+}
+
 /* An order for a request that ended meanwhile is nothing; one that is too early is kept. */
 static void on_order(peer *p, uint64_t theirs, bool cancel, uint32_t sample)
 {
@@ -334,6 +442,8 @@ static void on_order(peer *p, uint64_t theirs, bool cancel, uint32_t sample)
         x->canceled = x->canceled || cancel;
         if (!cancel && sample < DS_CW_MAX_SAMPLES)
             x->finish |= UINT32_C(1) << sample;
+        if (x->canceled && !gen_id)
+            stop_taking(p->h, x->at.id);
     }
     pthread_mutex_unlock(&p->h->mu);
     if (gen_id && cancel)
@@ -373,6 +483,34 @@ static ds_rc on_hello(peer *p, const uint8_t *bytes, size_t n, ds_err *err)
     return rc;
 }
 
+/* A part of what left, for who takes it. */
+static ds_rc on_take(peer *p, uint64_t ticket, const uint8_t *bytes, size_t n, ds_err *err)
+{
+    ds_host *h = p->h;
+    ds_frame f = { .type = DS_CW_PART, .request = ticket, .epoch = h->epoch };
+    const ds_handed *what;
+    ds_buf b = { 0 };
+    uint64_t from;
+    uint32_t want;
+    ds_rc rc = ds_cw_read_take(&from, &want, bytes, n, err);
+
+    if (rc != DS_OK)
+        return rc;
+    pthread_mutex_lock(&h->mu);
+    p->takes = true;
+    pthread_mutex_unlock(&h->mu);
+    what = h->tickets ? ds_tickets_pin(h->tickets, ticket) : NULL;
+    if (!what) {
+        f.type = DS_CW_NOTHING;
+        return ds_conn_send(p->conn, &f, NULL, 0, err);
+    }
+    ds_cw_put_part(&b, what, from, want);
+    ds_tickets_unpin(h->tickets, what);
+    rc = b.oom ? ds_fail(err, DS_E_NOMEM, "out of memory for a part of a sequence") : ds_conn_send(p->conn, &f, b.p, b.len, err);
+    ds_buf_free(&b);
+    return rc;
+}
+
 static ds_rc message(void *ctx, const ds_frame *f, const uint8_t *bytes, size_t n, ds_err *err)
 {
     peer *p = ctx;
@@ -398,6 +536,14 @@ static ds_rc message(void *ctx, const ds_frame *f, const uint8_t *bytes, size_t 
             break;
         on_order(p, f->request, false, ds_frame_u32(&(ds_frame_in){ bytes, bytes + n, false }));
         return DS_OK;
+    case DS_CW_TAKE:
+        return on_take(p, f->request, bytes, n, err);
+    case DS_CW_FORGET:
+        if (n)
+            break;
+        if (p->h->tickets)
+            ds_tickets_forget(p->h->tickets, f->request);
+        return DS_OK;
     default:
         break;
     }
@@ -422,7 +568,7 @@ static void gone(void *ctx, const ds_err *why)
     uint64_t last = 0;
     bool more = true;
 
-    say(h, DS_LOG_INFO, p->known ? "a peer is gone" : "a connection was refused", why->msg);
+    say(h, p->takes ? DS_LOG_DEBUG : DS_LOG_INFO, p->known ? "a peer is gone" : "a connection was refused", why->msg);
     while (more) {
         uint64_t gen_id = 0;
         pthread_mutex_lock(&h->mu);
@@ -433,9 +579,13 @@ static void gone(void *ctx, const ds_err *why)
             x->from = NULL;
             x->canceled = true;
             gen_id = x->gen_id;
+            if (!gen_id)
+                stop_taking(h, x->at.id);
             last = x->at.id;
             more = true;
         }
+        if (!more && h->tickets)
+            ds_tickets_forget_of(h->tickets, p); /* no more come: none of its requests is here */
         if (!more) {
             p->gone = true;
             h->refused += !p->known;
@@ -448,18 +598,54 @@ static void gone(void *ctx, const ds_err *why)
 
 /* ---- events ---- */
 
+/* What a request leaves behind when it is over. */
+typedef struct {
+    ds_cw_request *q;
+    void *grammar, *held;
+} remains;
+
+/* What left with the request that this event ends; held: NULL if nothing did. */
+static void find_left(ds_host *h, const ds_event *ev, ds_handed *out)
+{
+    const ds_host_handoff *o = &h->o.handoff;
+    record *x;
+
+    *out = (ds_handed){ 0 };
+    if (!h->tickets || ev->kind != DS_EV_END)
+        return;
+    pthread_mutex_lock(&h->mu);
+    while ((x = of_id(h, ev->cookie)) && x->hand_over && !x->settled)
+        pthread_cond_wait(&h->settled, &h->mu);
+    assert(x);
+    out->held = x->held;
+    pthread_mutex_unlock(&h->mu);
+    out->free = o->end;
+    out->ctx = o->ctx;
+    if (out->held && o->left(o->ctx, out->held, &out->record, &out->n_record, &out->blocks, &out->n_blocks) != DS_OK)
+        out->record = NULL;
+}
+
 /* With mu. The peer that hears of an event; what its request held, when that is over. */
-static void route(ds_host *h, const ds_event *ev, uint64_t now_us, ds_cw_request **q, void **grammar)
+static void route(ds_host *h, ds_event *ev, const ds_handed *left, uint64_t now_us, remains *rest)
 {
     record *x = of_id(h, ev->cookie);
 
     assert(x);
+    if (left->held) {
+        bool goes_on = left->record && x->from && !x->canceled && ev->end.reason == DS_ENDED_CANCELED;
+        if (!goes_on || ds_tickets_put(h->tickets, x->from, left, &ev->end.ticket, NULL) != DS_OK)
+            rest->held = left->held;
+        if (goes_on && rest->held) {
+            ev->end.reason = DS_ENDED_LOST;
+            ev->end.rc = DS_E_NOMEM;
+        }
+    }
     if (x->from)
         ds_cw_put_event(&x->from->out, x->theirs, ev, now_us);
     if (ev->kind == DS_EV_END && ev->end.last) {
-        *q = x->q;
-        *grammar = x->grammar;
-        ds_table_give(&h->records, x);
+        rest->q = x->q;
+        rest->grammar = x->grammar;
+        free_record(h, x);
     }
 }
 
@@ -552,20 +738,24 @@ static void *poll_gen(void *arg)
     while (!is_over(h)) {
         ds_gen_wait(h->gen, 50);
         size_t n = ds_gen_poll(h->gen, ev, BATCH), n_over = 0;
-        ds_cw_request *q[BATCH];
-        void *grammar[BATCH];
+        remains rest[BATCH];
+        ds_handed left[BATCH];
         uint64_t now = ds_now_us();
+        for (size_t i = 0; i < n; i++)
+            find_left(h, &ev[i], &left[i]);
         pthread_mutex_lock(&h->mu);
         for (size_t i = 0; i < n; i++) {
-            q[n_over] = NULL;
-            grammar[n_over] = NULL;
-            route(h, &ev[i], now, &q[n_over], &grammar[n_over]);
-            n_over += q[n_over] != NULL;
+            rest[n_over] = (remains){ 0 };
+            route(h, &ev[i], &left[i], now, &rest[n_over]);
+            n_over += rest[n_over].q != NULL;
         }
         tell_all(h);
         pthread_mutex_unlock(&h->mu);
-        for (size_t i = 0; i < n_over; i++)
-            give_back(h, q[i], grammar[i]);
+        for (size_t i = 0; i < n_over; i++) {
+            if (rest[i].held)
+                h->o.handoff.end(h->o.handoff.ctx, rest[i].held);
+            give_back(h, rest[i].q, rest[i].grammar);
+        }
         if (now >= next_stats) {
             next_stats = now + (uint64_t)h->o.stats_ms * 1000;
             tell_stats(h);
@@ -573,6 +763,84 @@ static void *poll_gen(void *arg)
         bury(h);
     }
     return NULL;
+}
+
+/* ---- sequences that come from other engines ---- */
+
+static bool is_canceled(ds_host *h, uint64_t id)
+{
+    bool canceled;
+
+    pthread_mutex_lock(&h->mu);
+    canceled = of_id(h, id)->canceled;
+    pthread_mutex_unlock(&h->mu);
+    return canceled;
+}
+
+static void take_one(taker *k, uint64_t id, const ds_gen_request *q)
+{
+    ds_host *h = k->h;
+    const ds_host_handoff *o = &h->o.handoff;
+    ds_end_reason reason = DS_ENDED_LOST;
+    ds_err why = { 0 };
+    uint64_t gen_id;
+    ds_taken t;
+    ds_rc rc = ds_take(&t, &(ds_take_opts){ .model = &h->o.self.model, .from = q->from, .most = o->most, .stop = &k->stop }, &why);
+
+    if (rc == DS_OK) {
+        reason = DS_ENDED_FAILED;
+        if (is_canceled(h, id))
+            rc = ds_fail(&why, DS_E_CANCELED, "canceled");
+        else
+            rc = o->come(o->ctx, q, t.p, t.n_record, t.n_blocks, &gen_id, &why);
+        ds_take_end(&t, rc == DS_OK);
+        if (rc != DS_OK)
+            ds_taken_free(t.p, t.n_record + t.n_blocks);
+    }
+    if (rc != DS_OK) {
+        end_record(h, id, rc == DS_E_CANCELED ? DS_ENDED_CANCELED : reason, rc == DS_E_CANCELED ? NULL : &why);
+        return;
+    }
+    went(h, id, gen_id);
+}
+
+static void *take_sequences(void *arg)
+{
+    taker *k = arg;
+    ds_host *h = k->h;
+    const ds_gen_request *q;
+
+    pthread_mutex_lock(&h->mu);
+    for (;;) {
+        while (!h->n_coming && !h->no_more)
+            pthread_cond_wait(&h->more, &h->mu);
+        if (!h->n_coming)
+            break;
+        k->id = h->coming[0];
+        memmove(h->coming, h->coming + 1, --h->n_coming * sizeof *h->coming);
+        record *x = of_id(h, k->id);
+        q = ds_cw_request_get(x->q);
+        atomic_store_explicit(&k->stop, x->canceled || h->stop, memory_order_relaxed);
+        pthread_mutex_unlock(&h->mu);
+        take_one(k, k->id, q);
+        pthread_mutex_lock(&h->mu);
+        k->id = 0;
+    }
+    pthread_mutex_unlock(&h->mu);
+    return NULL;
+}
+
+static ds_rc start_takers(ds_host *h, ds_err *err)
+{
+    ds_rc rc = ds_tickets_create(&h->tickets, MAX_TICKETS, err);
+
+    for (int i = 0; i < TAKERS && rc == DS_OK; i++) {
+        h->takers[i].h = h;
+        h->takers[i].runs = pthread_create(&h->takers[i].thread, NULL, take_sequences, &h->takers[i]) == 0;
+        if (!h->takers[i].runs)
+            rc = ds_fail(err, DS_E_IO, "a thread can't be started");
+    }
+    return rc;
 }
 
 /* ---- connections ---- */
@@ -645,12 +913,16 @@ ds_rc ds_host_start(ds_host **out, const char *address, ds_gen gen, const ds_hos
     h->records.bytes = sizeof(record);
     pthread_mutex_init(&h->mu, NULL);
     pthread_cond_init(&h->waiting, NULL);
+    pthread_cond_init(&h->settled, NULL);
+    pthread_cond_init(&h->more, NULL);
     rc = ds_addr_parse(&h->at, address, err);
     if (rc == DS_OK && (getrandom(&h->epoch, sizeof h->epoch, 0) != sizeof h->epoch || (h->wake = eventfd(0, EFD_CLOEXEC)) < 0))
         rc = ds_fail(err, DS_E_IO, "%s: %s", address, strerror(errno));
     h->epoch |= 1; /* 0 is nobody's */
     if (rc == DS_OK)
         rc = ds_addr_listen(&h->at, &h->listener, err);
+    if (rc == DS_OK && o->handoff.begin)
+        rc = start_takers(h, err);
     if (rc == DS_OK) {
         h->has_polling = pthread_create(&h->polling, NULL, poll_gen, h) == 0;
         while (h->has_polling && h->n_admitting < ADMITTING && pthread_create(&h->admitting[h->n_admitting], NULL, admit_all, h) == 0)
@@ -683,7 +955,7 @@ bool ds_host_drain(ds_host *h)
     for (peer *p = h->peers; p && first; p = p->next)
         if (p->known && !p->gone && ds_conn_send(p->conn, &f, NULL, 0, NULL) != DS_OK)
             ds_conn_stop(p->conn);
-    over = h->records.n_live == 0;
+    over = h->records.n_live == 0 && !(h->tickets && ds_tickets_n(h->tickets));
     pthread_mutex_unlock(&h->mu);
     return ds_gen_drain(h->gen) && over;
 }
@@ -693,7 +965,7 @@ ds_host_stats ds_host_stat(ds_host *h)
     ds_host_stats s;
 
     pthread_mutex_lock(&h->mu);
-    s = (ds_host_stats){ h->n_peers, h->records.n_live, h->accepted, h->refused };
+    s = (ds_host_stats){ h->n_peers, h->records.n_live, h->tickets ? ds_tickets_n(h->tickets) : 0, h->accepted, h->refused };
     pthread_mutex_unlock(&h->mu);
     return s;
 }
@@ -710,10 +982,19 @@ void ds_host_stop(ds_host *h)
     h->stop = h->draining = true;
     for (peer *p = h->peers; p; p = p->next)
         ds_conn_stop(p->conn);
+    for (int i = 0; i < TAKERS; i++)
+        atomic_store_explicit(&h->takers[i].stop, true, memory_order_relaxed);
     pthread_cond_broadcast(&h->waiting);
     pthread_mutex_unlock(&h->mu);
-    for (uint32_t i = 0; i < h->n_admitting; i++)
+    for (uint32_t i = 0; i < h->n_admitting; i++) /* they may give the takers something to do */
         pthread_join(h->admitting[i], NULL);
+    pthread_mutex_lock(&h->mu);
+    h->no_more = true;
+    pthread_cond_broadcast(&h->more);
+    pthread_mutex_unlock(&h->mu);
+    for (int i = 0; i < TAKERS; i++)
+        if (h->takers[i].runs)
+            pthread_join(h->takers[i].thread, NULL);
     if (h->has_polling)
         pthread_join(h->polling, NULL);
     for (peer *p = h->peers, *next; p; p = next) {
@@ -726,7 +1007,11 @@ void ds_host_stop(ds_host *h)
         close(h->wake);
     if (h->listener >= 0 && h->at.local)
         unlink(h->at.text + 5);
+    ds_tickets_destroy(h->tickets);
+    free(h->coming);
     ds_table_fini(&h->records);
+    pthread_cond_destroy(&h->settled);
+    pthread_cond_destroy(&h->more);
     pthread_cond_destroy(&h->waiting);
     pthread_mutex_destroy(&h->mu);
     free(h);

@@ -10,8 +10,14 @@
  *
  * A request's grammar is made on a thread of the host's, so that a peer's orders never wait behind one.
  *
- * The host polls the generator; nobody else may. Threads: one that accepts, one that polls, two that make grammars, one
- * a peer.   Locks: `mu`; under it only a connection's own.   Memory: a request's message as long as it lives. */
+ * Where its engine hands sequences over (ds_host_handoff), a request may leave it behind its first token, under a
+ * ticket (cluster/handoff.h) that belongs to the peer that asked for it, and other engines take it; and a request may
+ * go on with what another engine has of it, which this one takes there (cluster/taker.h). Else such requests are
+ * refused.
+ *
+ * The host polls the generator; nobody else may. Threads: one that accepts, one that polls, two that make grammars,
+ * four that take sequences, one a peer.   Locks: `mu`; under it only a connection's own and the tickets'.   Memory: a
+ * request's message as long as it lives. */
 #ifndef DS_CLUSTER_HOST_H
 #define DS_CLUSTER_HOST_H
 
@@ -23,9 +29,23 @@
 
 typedef struct ds_host ds_host;
 
+/* How sequences leave the generator and come to it: the generator's engine's functions (engine/engine.h). NULL: they
+ * don't. */
+typedef struct {
+    ds_rc (*begin)(void *ctx, uint64_t id, void **held, ds_err *err); /* this request leaves; right after add */
+    /* Its request ended: what left, until end(held). Not DS_OK: it ended otherwise. */
+    ds_rc (*left)(void *ctx, void *held, const uint8_t **record, size_t *n_record, const uint8_t **blocks, size_t *n_blocks);
+    void (*end)(void *ctx, void *held); /* from any thread */
+    /* As add, for one that left elsewhere; DS_OK: taken is the callee's, for ds_taken_free(p, n_record + n_blocks). */
+    ds_rc (*come)(void *ctx, const ds_gen_request *q, const uint8_t *p, size_t n_record, size_t n_blocks, uint64_t *id, ds_err *err);
+    uint64_t most; /* bytes that one may take */
+    void *ctx;
+} ds_host_handoff;
+
 /* Zero means the default that is named. */
 typedef struct {
     ds_cw_engine self;
+    ds_host_handoff handoff;
     uint32_t hidden;      /* floats of a picture's row */
     uint32_t max_peers;   /* 64 */
     uint32_t max_waiting; /* requests that wait for their grammars; 256 */
@@ -46,7 +66,7 @@ const char *ds_host_address(const ds_host *h); /* with the port that it got */
 bool ds_host_drain(ds_host *h);
 
 typedef struct {
-    uint32_t peers, requests;
+    uint32_t peers, requests, tickets;
     uint64_t accepted, refused; /* connections; refused: malformed ones and strangers among them */
 } ds_host_stats;
 ds_host_stats ds_host_stat(ds_host *h);

@@ -11,6 +11,7 @@
 
 #include "base/clock.h"
 #include "base/table.h"
+#include "cluster/greet.h"
 #include "net/addr.h"
 
 enum { FIRST_EVENTS = 256, HELLO_MS = 5000, CONNECT_MS = 1000 /* a close waits for it */ };
@@ -20,7 +21,8 @@ typedef struct {
     uint64_t cookie;
     uint32_t samples, left; /* left: samples that haven't ended */
     uint32_t ended;         /* bit for each sample */
-    uint32_t prompt_at;     /* the next position whose DS_EV_PROMPT comes */
+    bool hand_over;
+    uint32_t prompt_at; /* the next position whose DS_EV_PROMPT comes */
     uint32_t out[DS_CW_MAX_SAMPLES];
 } record;
 
@@ -29,6 +31,7 @@ struct ds_remote {
     ds_addr at;
     ds_remote_opts o;
     uint32_t n_engines;
+    ds_cw_role role;
     pthread_t thread;
     bool has_thread;
     /* [mu] */
@@ -72,6 +75,7 @@ static record *take_record(ds_remote *r, const ds_gen_request *q)
     x->cookie = q->cookie;
     x->samples = x->left = q->n ? q->n : 1;
     x->prompt_at = q->prompt_logprobs ? 1 : 0;
+    x->hand_over = q->hand_over;
     for (uint32_t i = 0; i < x->samples; i++)
         x->out[i] = q->n_output;
     r->n_left += x->left;
@@ -127,7 +131,7 @@ static bool fits(const record *x, const ds_event *ev)
     case DS_EV_TOKEN:
         return ev->token.index == x->out[ev->sample];
     case DS_EV_END:
-        return ev->end.last == (x->left == 1);
+        return ev->end.last == (x->left == 1) && (x->hand_over || !ev->end.ticket);
     }
     return false;
 }
@@ -263,83 +267,28 @@ static void gone(void *ctx, const ds_err *why)
 
 /* ---- connecting ---- */
 
-static ds_rc readable_by(int fd, uint32_t timeout_ms, ds_err *err)
-{
-    struct pollfd p = { .fd = fd, .events = POLLIN };
-
-    return poll(&p, 1, (int)timeout_ms) == 1 ? DS_OK : ds_fail(err, DS_E_IO, "no answer within %u ms", timeout_ms);
-}
-
-/* Reads exactly n bytes of a greeting by a deadline. */
-static ds_rc read_by(int fd, uint8_t *to, size_t n, uint64_t until_ms, ds_err *err)
-{
-    while (n) {
-        uint64_t now = ds_now_us() / 1000;
-        ssize_t got;
-        ds_rc rc = now < until_ms ? readable_by(fd, (uint32_t)(until_ms - now), err) : ds_fail(err, DS_E_IO, "no answer in time");
-        if (rc != DS_OK)
-            return rc;
-        got = recv(fd, to, n, MSG_DONTWAIT);
-        if (got < 0 && (errno == EAGAIN || errno == EINTR))
-            continue;
-        if (got <= 0)
-            return ds_fail(err, DS_E_IO, "%s", got < 0 ? strerror(errno) : "it closed the connection");
-        to += got;
-        n -= (size_t)got;
-    }
-    return DS_OK;
-}
-
 /* HELLO and its answer. */
-static ds_rc greet(ds_remote *r, int fd, uint64_t *epoch, ds_gen_plan *plans, uint32_t *n_plans, ds_err *err)
+static ds_rc greet(ds_remote *r, int fd, ds_greeting *g, ds_err *err)
 {
-    uint64_t until_ms = ds_now_us() / 1000 + HELLO_MS;
-    uint8_t head[DS_FRAME_HEADER], *p = NULL;
-    ds_cw_engine serves;
     char note[DS_FAMILY_NOTE] = "";
-    ds_buf b = { 0 };
-    ds_frame f = { .type = DS_CW_HELLO };
-    ds_rc rc;
+    ds_rc rc = ds_greet(fd, &r->o.model, g, err);
 
-    ds_cw_put_hello(&b, &r->o.model);
-    rc = b.oom ? ds_fail(err, DS_E_NOMEM, "out of memory") : ds_frame_send(fd, &f, b.p, b.len, NULL, 0, false, err);
-    ds_buf_free(&b);
-    if (rc == DS_OK)
-        rc = read_by(fd, head, sizeof head, until_ms, err);
-    if (rc == DS_OK)
-        rc = ds_frame_read(&f, head, err);
-    if (rc == DS_OK && !(p = malloc((size_t)f.bytes + 1)))
-        rc = ds_fail(err, DS_E_NOMEM, "out of memory");
-    if (rc == DS_OK)
-        rc = read_by(fd, p, f.bytes, until_ms, err);
-    if (rc == DS_OK && ds_frame_crc(p, f.bytes) != f.payload_crc)
-        rc = ds_fail(err, DS_E_FORMAT, "frame: wrong checksum of its payload");
-    if (rc == DS_OK && f.type == DS_CW_REFUSED)
-        rc = ds_fail(err, DS_E_ARG, "%.*s", (int)f.bytes, (const char *)p);
-    else if (rc == DS_OK && f.type != DS_CW_WELCOME)
-        rc = ds_fail(err, DS_E_FORMAT, "what answers is no engine");
-    if (rc == DS_OK)
-        rc = ds_cw_read_welcome(&serves, plans, n_plans, p, f.bytes, err);
-    if (rc == DS_OK)
-        rc = ds_cw_same_model(&r->o.model, &serves.model, err);
     if (rc == DS_OK && r->o.family)
-        rc = ds_family_join(r->o.family, &serves, r->at.text, note, err);
+        rc = ds_family_join(r->o.family, &g->self, r->at.text, note, err);
     if (note[0])
         say(r, DS_LOG_WARN, note, "");
-    *epoch = f.epoch;
-    free(p);
     return rc;
 }
 
 /* The same, and close() can end it. */
-static ds_rc greet_on(ds_remote *r, int fd, uint64_t *epoch, ds_gen_plan *plans, uint32_t *n_plans, ds_err *err)
+static ds_rc greet_on(ds_remote *r, int fd, ds_greeting *g, ds_err *err)
 {
     ds_rc rc;
 
     pthread_mutex_lock(&r->mu);
     r->greeting = r->closing ? -1 : fd;
     pthread_mutex_unlock(&r->mu);
-    rc = r->greeting < 0 ? ds_fail(err, DS_E_IO, "closing") : greet(r, fd, epoch, plans, n_plans, err);
+    rc = r->greeting < 0 ? ds_fail(err, DS_E_IO, "closing") : greet(r, fd, g, err);
     pthread_mutex_lock(&r->mu);
     r->greeting = -1;
     pthread_mutex_unlock(&r->mu);
@@ -349,21 +298,22 @@ static ds_rc greet_on(ds_remote *r, int fd, uint64_t *epoch, ds_gen_plan *plans,
 static ds_rc connect_once(ds_remote *r, uint32_t timeout_ms, ds_err *err)
 {
     const ds_conn_fn fn = { message, gone, r };
-    ds_gen_plan plans[DS_GEN_MANY_MAX];
-    uint32_t n_plans;
-    uint64_t epoch = 0;
+    ds_greeting g;
     ds_conn *c;
     int fd;
     ds_rc rc = ds_addr_connect(&r->at, timeout_ms, &fd, err);
 
     if (rc != DS_OK)
         return rc;
-    rc = greet_on(r, fd, &epoch, plans, &n_plans, err);
-    if (rc == DS_OK && r->stats && n_plans != r->n_engines)
-        rc = ds_fail(err, DS_E_ARG, "it came back with %u engines and had %u", n_plans, r->n_engines);
+    rc = greet_on(r, fd, &g, err);
+    if (rc == DS_OK && r->stats && g.n_plans != r->n_engines)
+        rc = ds_fail(err, DS_E_ARG, "it came back with %u engines and had %u", g.n_plans, r->n_engines);
+    if (rc == DS_OK && r->stats && g.self.role != r->role)
+        rc = ds_fail(err, DS_E_ARG, "it came back for %s and was for %s", ds_cw_role_name(g.self.role), ds_cw_role_name(r->role));
     if (rc == DS_OK && !r->stats) {
-        r->n_engines = n_plans;
-        r->stats = calloc(n_plans, sizeof *r->stats);
+        r->n_engines = g.n_plans;
+        r->role = g.self.role;
+        r->stats = calloc(g.n_plans, sizeof *r->stats);
         if (!r->stats)
             rc = ds_fail(err, DS_E_NOMEM, "out of memory");
     }
@@ -372,8 +322,8 @@ static ds_rc connect_once(ds_remote *r, uint32_t timeout_ms, ds_err *err)
         return rc;
     }
     pthread_mutex_lock(&r->mu);
-    memcpy(r->plans, plans, n_plans * sizeof *plans);
-    r->epoch = epoch;
+    memcpy(r->plans, g.plans, g.n_plans * sizeof *g.plans);
+    r->epoch = g.epoch;
     r->up = true; /* adds fail as long as conn is NULL; gone() may come before it is set */
     pthread_mutex_unlock(&r->mu);
     rc = ds_conn_start(&c, fd, &fn, &r->o.conn, err);
@@ -639,6 +589,39 @@ ds_rc ds_remote_open(ds_remote **out, const char *address, const ds_remote_opts 
     }
     *out = r;
     return DS_OK;
+}
+
+ds_cw_role ds_remote_role(const ds_remote *r)
+{
+    return r->role;
+}
+
+bool ds_remote_ready(ds_remote *r)
+{
+    bool ready;
+
+    pthread_mutex_lock(&r->mu);
+    ready = r->up && r->conn && !r->no_more;
+    pthread_mutex_unlock(&r->mu);
+    return ready;
+}
+
+ds_gen_from ds_remote_from(ds_remote *r, uint64_t ticket)
+{
+    ds_gen_from from = { .address = r->at.text, .ticket = ticket };
+
+    pthread_mutex_lock(&r->mu);
+    from.epoch = r->epoch;
+    pthread_mutex_unlock(&r->mu);
+    return from;
+}
+
+void ds_remote_forget(ds_remote *r, uint64_t epoch, uint64_t ticket)
+{
+    pthread_mutex_lock(&r->mu);
+    if (r->up && r->epoch == epoch && tell(r, DS_CW_FORGET, ticket, 0, NULL, NULL) != DS_OK && r->conn)
+        ds_conn_stop(r->conn);
+    pthread_mutex_unlock(&r->mu);
 }
 
 void ds_remote_close(ds_remote *r)

@@ -41,6 +41,13 @@ typedef struct {
  * answers is no engine; DS_E_NOMEM. */
 ds_rc ds_remote_open(ds_remote **out, const char *address, const ds_remote_opts *o, ds_err *err);
 ds_gen ds_remote_gen(ds_remote *r);
+/* What its process is for; constant. */
+ds_cw_role ds_remote_role(const ds_remote *r);
+bool ds_remote_ready(ds_remote *r); /* it is there and takes requests */
+/* Names what a request of its handed over (ds_event.end.ticket), as long as r is open and the engine the same
+ * process. */
+ds_gen_from ds_remote_from(ds_remote *r, uint64_t ticket);
+void ds_remote_forget(ds_remote *r, uint64_t epoch, uint64_t ticket); /* nobody wants it any more */
 /* Its requests are canceled over there; no event of them comes any more. NULL is fine. */
 void ds_remote_close(ds_remote *r);
 

@@ -229,9 +229,17 @@ void ds_cw_put_welcome(ds_buf *b, const ds_cw_engine *e, const ds_gen_plan *plan
     ds_buf_put(b, e->weights, sizeof e->weights);
     put32(b, (uint32_t)how);
     ds_buf_put(b, e->how, how);
+    put32(b, e->role);
     put32(b, n);
     for (uint32_t i = 0; i < n; i++)
         put_fields(b, plan_fields, N_PLAN, &plans[i]);
+}
+
+const char *ds_cw_role_name(ds_cw_role role)
+{
+    static const char *const names[DS_CW_ROLES] = { "mixed", "prefill", "decode" };
+
+    return names[role];
 }
 
 /* Text that is shown: printable ASCII. */
@@ -252,15 +260,20 @@ ds_rc ds_cw_read_welcome(ds_cw_engine *e, ds_gen_plan plans[DS_GEN_MANY_MAX], ui
 {
     ds_frame_in in = { p, p + n, false };
     const uint8_t *weights;
+    uint32_t role;
     ds_rc rc;
 
-    *e = (ds_cw_engine){ { { 0 }, { 0 } }, { 0 }, { 0 } };
+    *e = (ds_cw_engine){ 0 };
     rc = get_model(&e->model, &in, err);
     weights = ds_frame_bytes(&in, sizeof e->weights);
     if (rc == DS_OK && (!weights || !get_how(e->how, &in)))
         return ds_fail(err, DS_E_FORMAT, "a WELCOME of %zu bytes", n);
     if (rc == DS_OK)
         memcpy(e->weights, weights, sizeof e->weights);
+    role = ds_frame_u32(&in);
+    if (rc == DS_OK && role >= DS_CW_ROLES)
+        rc = ds_fail(err, DS_E_FORMAT, "a WELCOME of an engine of role %u", role);
+    e->role = role < DS_CW_ROLES ? (ds_cw_role)role : DS_CW_MIXED;
     *n_plans = ds_frame_u32(&in);
     if (rc == DS_OK && (*n_plans == 0 || *n_plans > DS_GEN_MANY_MAX))
         rc = ds_fail(err, DS_E_FORMAT, "a WELCOME of %u engines", *n_plans);
@@ -308,14 +321,25 @@ static void put_ids(ds_buf *b, const ds_token *ids, size_t n)
         put32(b, (uint32_t)ids[i]);
 }
 
-enum { Q_LOGPROBS = 1, Q_PROMPT_LOGPROBS = 2, Q_NO_CACHE = 4, Q_REPORT_STOP_ID = 8, Q_SEEDED = 16, Q_GRAMMAR = 32, Q_ALL = 63 };
+enum {
+    Q_LOGPROBS = 1,
+    Q_PROMPT_LOGPROBS = 2,
+    Q_NO_CACHE = 4,
+    Q_REPORT_STOP_ID = 8,
+    Q_SEEDED = 16,
+    Q_GRAMMAR = 32,
+    Q_HAND_OVER = 64,
+    Q_FROM = 128,
+    Q_ALL = 255
+};
 
 void ds_cw_put_request(ds_buf *b, const ds_gen_request *q, uint32_t hidden)
 {
     const ds_sampling *s = &q->sampling;
 
     put32(b, (q->logprobs ? Q_LOGPROBS : 0) | (q->prompt_logprobs ? Q_PROMPT_LOGPROBS : 0) | (q->no_cache ? Q_NO_CACHE : 0) |
-                 (q->report_stop_id ? Q_REPORT_STOP_ID : 0) | (s->seeded ? Q_SEEDED : 0) | (q->grammar ? Q_GRAMMAR : 0));
+                 (q->report_stop_id ? Q_REPORT_STOP_ID : 0) | (s->seeded ? Q_SEEDED : 0) | (q->grammar ? Q_GRAMMAR : 0) |
+                 (q->hand_over ? Q_HAND_OVER : 0) | (q->from ? Q_FROM : 0));
     put32(b, q->max_tokens);
     put32(b, q->min_tokens);
     put32(b, q->n);
@@ -359,6 +383,11 @@ void ds_cw_put_request(ds_buf *b, const ds_gen_request *q, uint32_t hidden)
         for (size_t k = 0; k < (size_t)m->n * hidden; k++)
             put_float(b, m->embedding[k]);
     }
+    if (q->from) {
+        put_text(b, q->from->address);
+        put64(b, q->from->epoch);
+        put64(b, q->from->ticket);
+    }
 }
 
 typedef struct chunk {
@@ -369,6 +398,7 @@ typedef struct chunk {
 struct ds_cw_request {
     ds_gen_request q;
     ds_gen_grammar grammar;
+    ds_gen_from from;
     chunk *chunks;
     bool oom;
 };
@@ -526,6 +556,14 @@ ds_rc ds_cw_read_request(ds_cw_request **out, const uint8_t *p, size_t n, uint32
     if (bits & Q_GRAMMAR)
         q->grammar = &r->grammar;
     get_images(r, &in, hidden);
+    q->hand_over = bits & Q_HAND_OVER;
+    if (bits & Q_FROM) {
+        r->from.address = get_text(r, &in);
+        r->from.epoch = ds_frame_u64(&in);
+        r->from.ticket = ds_frame_u64(&in);
+        in.bad = in.bad || !r->from.address || !r->from.ticket || q->hand_over || q->n > 1 || q->prompt_logprobs || !q->n_output;
+        q->from = &r->from;
+    }
     if (!r->oom && !in.bad && in.at == in.end && !(bits & ~(uint32_t)Q_ALL) && replay <= DS_REPLAY_NEVER && q->n <= DS_CW_MAX_SAMPLES) {
         *out = r;
         return DS_OK;
@@ -582,6 +620,7 @@ static void put_end(ds_buf *b, const ds_event *ev)
     put32(b, ev->end.accepted);
     put64(b, ev->end.prefill_us);
     put64(b, ev->end.decode_us);
+    put64(b, ev->end.ticket);
     put32(b, ev->end.last);
 }
 
@@ -644,6 +683,8 @@ static void get_end(ds_event *ev, ds_frame_in *in)
     ev->end.accepted = ds_frame_u32(in);
     ev->end.prefill_us = ds_frame_u64(in);
     ev->end.decode_us = ds_frame_u64(in);
+    ev->end.ticket = ds_frame_u64(in);
+    in->bad = in->bad || (ev->end.ticket && reason != DS_ENDED_CANCELED);
     ev->end.last = ds_frame_u32(in);
 }
 

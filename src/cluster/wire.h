@@ -10,7 +10,7 @@
 #include "base/buf.h"
 #include "net/frame.h"
 
-enum { DS_CW_VERSION = 2, DS_CW_MAX_SAMPLES = 32, DS_CW_HOW = 64 };
+enum { DS_CW_VERSION = 3, DS_CW_MAX_SAMPLES = 32, DS_CW_HOW = 64 };
 
 /* Types of messages. >: to the engine. */
 enum {
@@ -23,7 +23,17 @@ enum {
     DS_CW_EVENTS,    /* < any number of events */
     DS_CW_STATS,     /* < u32 engine, its statistics */
     DS_CW_DRAINING,  /* < no new requests from now on */
+    /* of sequences that go on elsewhere; cluster/handoff.h. > also from another engine */
+    DS_CW_TAKE = 16, /* > a part of what the header's request, a ticket, names */
+    DS_CW_PART,      /* < it */
+    DS_CW_NOTHING,   /* < there is no such ticket */
+    DS_CW_FORGET,    /* > the ticket is over: it was taken, or nobody wants it */
 };
+
+/* What an engine process is for. */
+typedef enum { DS_CW_MIXED, DS_CW_PREFILL, DS_CW_DECODE } ds_cw_role;
+enum { DS_CW_ROLES = DS_CW_DECODE + 1 };
+const char *ds_cw_role_name(ds_cw_role role); /* "mixed", "prefill", "decode" */
 
 typedef struct {
     uint8_t tokenizer[32], config[32]; /* digests of the model's tokenizer.json and config.json */
@@ -34,6 +44,7 @@ typedef struct {
     ds_cw_model model;
     uint8_t weights[32]; /* digest of the checkpoint's content (docs/formats/block-key.md); zeros: an engine without weights */
     char how[DS_CW_HOW]; /* what else decides an answer's bits: program, kernels, activations */
+    ds_cw_role role;
 } ds_cw_engine;
 
 void ds_cw_put_hello(ds_buf *b, const ds_cw_model *m);

@@ -664,7 +664,8 @@ static verdict admit_prompt(ds_eng_loop *e, ds_eng_step *st, ds_eng_sample *s, u
     return ADMITTED;
 }
 
-/* A sequence that comes from another engine goes on where it was, if its whole blocks are here or in the store.
+/* A sequence that comes from another engine goes on where it was, if its whole blocks are here, came with it or are in
+ * the store.
  * False: they aren't, and it is computed again. */
 static bool admit_import(ds_eng_loop *e, ds_eng_step *st, ds_eng_sample *s, uint64_t now_us, verdict *v)
 {
@@ -682,12 +683,19 @@ static bool admit_import(ds_eng_loop *e, ds_eng_step *st, ds_eng_sample *s, uint
         p = f;
         if (next_is_expected(e, s, &f))
             return true;
+        p.pos = full * DS_KV_BLOCK_TOKENS;
+        if (s->import->blocks.p && !(exact && s->approx)) {
+            if (!fits(e, s, &p))
+                *v = NO_MEMORY;
+            else if (!e->handoff_busy)
+                ds_eng_land(e, st, s, full, exact);
+            return true;
+        }
         if (!ask || blocks_there(e, s, full, exact, AND_STORED_BLOCKS, &n_exact) < full) {
             ds_eng_drop_import(s);
             return false;
         }
         p.kind = DS_HIT_REPLAY;
-        p.pos = full * DS_KV_BLOCK_TOKENS;
         *v = fetch_more(e, st, s, &f, &p);
         if (*v != ADMITTED)
             return true;
@@ -763,7 +771,7 @@ void ds_eng_admit(ds_eng_loop *e, ds_eng_step *st, uint64_t now_us)
         uint32_t level = s->level;
         verdict v;
         looks -= looks > 0;
-        if (s->state == S_FETCHING || s->req->export) {
+        if (s->state == S_FETCHING || ds_eng_leaves(s->req)) {
             head[level] = next;
             continue;
         }

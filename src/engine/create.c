@@ -63,8 +63,8 @@ static ds_rc fill(ds_engine_opts *o, uint32_t context_limit, uint32_t model_draf
         (rc = range("max_samples", o->max_samples, 1, 32, err)) != DS_OK ||
         (rc = range("step_tokens", o->step_tokens, 1, 1u << 18, err)) != DS_OK ||
         (rc = range("verify_rows", o->verify_rows, 1, 1u << 16, err)) != DS_OK ||
-        (rc = range("fetches", o->fetches, 1, 256, err)) != DS_OK || (rc = range("fetch_ms", o->fetch_ms, 1, 600000, err)) != DS_OK ||
-        (rc = range("mode", o->mode, 0, DS_ENGINE_EXACT, err)) != DS_OK)
+        (rc = range("fetches", o->fetches, 1, 256, err)) != DS_OK || (rc = range("handoff", o->handoff, 0, 4096, err)) != DS_OK ||
+        (rc = range("fetch_ms", o->fetch_ms, 1, 600000, err)) != DS_OK || (rc = range("mode", o->mode, 0, DS_ENGINE_EXACT, err)) != DS_OK)
         return rc;
     if (o->prefills > o->max_running)
         o->prefills = o->max_running;
@@ -100,7 +100,7 @@ static ds_backend_size sizes(const ds_engine_opts *o, const ds_gen_plan *p)
         .no_drafts = o->drafts == 0,
         .comm = o->comm,
         .n_stage_blocks = p->host_blocks + o->handoff,
-        .n_stage_states = p->host_states + o->handoff,
+        .n_stage_states = p->host_states + (o->handoff > 0),
     };
 }
 
@@ -121,7 +121,7 @@ static ds_rc share_host(ds_gen_plan *p, const ds_engine_opts *o, uint64_t block_
 
     slot_bytes += DS_KV_STATE_HEADER;
     if (o->handoff)
-        p->host_kv = block_bytes + slot_bytes;
+        p->host_kv = o->handoff * block_bytes + slot_bytes;
     if (!has_store(o))
         return DS_OK;
     if (!bytes)
@@ -149,7 +149,7 @@ static ds_rc share_host(ds_gen_plan *p, const ds_engine_opts *o, uint64_t block_
  * once. */
 static uint32_t own_ops(const ds_engine_opts *o)
 {
-    return 6 * o->max_running + 16 + (o->handoff ? 4 : 0);
+    return 6 * o->max_running + 16 + (o->handoff ? o->handoff + 4 : 0);
 }
 static uint32_t ops_of(const ds_engine_opts *o)
 {
@@ -158,7 +158,7 @@ static uint32_t ops_of(const ds_engine_opts *o)
 
 static uint32_t afters_of(const ds_engine_opts *o)
 {
-    return 6 * o->max_running + 16 + o->handoff + (has_store(o) ? o->fetches : 0);
+    return 6 * o->max_running + 16 + (o->handoff > 0) + (has_store(o) ? o->fetches : 0);
 }
 
 /* Blocks of a prefix at most, as far as the device has place for them. */

@@ -69,7 +69,8 @@ typedef struct {
     const struct ds_store *store;
     uint32_t fetches;  /* requests that wait for something from a store at a time; 0 = 8 */
     uint32_t fetch_ms; /* they wait so long at most, and then compute; 0 = 1,000 */
-    bool handoff;      /* sequences may be exported and imported: takes a block and a state of stage memory */
+    uint32_t handoff;  /* sequences may be exported and imported, so many blocks in a step; takes so many blocks and a state of stage
+                          memory; 0 = they may not */
 
     /* To the model's other ranks; NULL: the model has none. All ranks have the same step_rows. A create that
      * fails gives up for all of them; destroy waits until all have left. */
@@ -122,22 +123,40 @@ ds_rc ds_engine_start(ds_engine *e, ds_err *err);
 /* ---- handoff ----
  *
  * A sequence leaves one engine and goes on in another with the bits that it would have had in one. Its record
- * (docs/formats/handoff.md) has its tokens, its window state and the block that isn't whole; whole blocks go by
- * their keys, through a store that both engines have. What the other one doesn't find there it computes again. */
+ * (docs/formats/handoff.md) has its tokens, its window state and the block that isn't whole. Whole blocks go beside it,
+ * where they are asked for, or by their keys through a store that both engines have. What the other one doesn't get it
+ * computes again. */
 
 typedef struct ds_engine_export ds_engine_export;
+typedef struct {
+    bool with_blocks; /* its whole blocks too */
+    bool with_token;  /* not before it has a token from this engine; else who waits for its turn leaves at once */
+} ds_engine_export_how;
 /* Takes a request with one sample out of this engine. While its prompt is computed it goes on; at its first token or
- * behind, it stops. It ends here with DS_ENDED_CANCELED. DS_E_ARG: no such request, several samples, exported
- * already, or the engine has no `handoff`. DS_E_NOMEM. */
-ds_rc ds_engine_export_begin(ds_engine_export **out, ds_engine *e, uint64_t id, ds_err *err);
+ * behind, it stops. It ends here with DS_ENDED_CANCELED. DS_E_ARG: no such request, several samples, exported already,
+ * or the engine has no `handoff`. DS_E_NOMEM. */
+ds_rc ds_engine_export_begin(ds_engine_export **out, ds_engine *e, uint64_t id, ds_engine_export_how how, ds_err *err);
 /* Waits for the record for at most timeout_ms. DS_OK: *record of *n bytes, until free. DS_E_AGAIN: not yet.
  * DS_E_CANCELED: the request ended before. */
 ds_rc ds_engine_export_wait(ds_engine_export *x, uint32_t timeout_ms, const uint8_t **record, size_t *n, ds_err *err);
+/* When it is there: the whole blocks in front of the record's positions, one behind the other, until free. *n bytes;
+ * 0: none were asked for, or there are none. */
+const uint8_t *ds_engine_export_blocks(const ds_engine_export *x, size_t *n);
 void ds_engine_export_free(ds_engine_export *x); /* at any time; NULL is fine */
 
 /* As add, for a request that an engine of the same identity exported: q is what that one was given, but its cookie;
- * max_tokens counts the tokens of before. The same events come but for those tokens. A grammar must be where these
- * tokens lead. DS_E_FORMAT: not a record, or not of this request or engine. */
-ds_rc ds_engine_import(ds_engine *e, const ds_gen_request *q, const uint8_t *record, size_t n, uint64_t *id, ds_err *err);
+ * max_tokens counts the tokens of before. Its output is the record's; if q has some, it must be that. The same events
+ * come but for those tokens. A grammar must be where these
+ * tokens lead. blocks: NULL, or the whole blocks; copied into the device's while it waits for its turn, and then given
+ * back by `free`, as they are when it never comes. On failure they stay the caller's. DS_E_FORMAT: not a record, or not
+ * of this request or engine. */
+typedef struct {
+    const uint8_t *p;
+    size_t n;
+    void (*free)(void *ctx, const uint8_t *p, size_t n); /* from any thread, once */
+    void *ctx;
+} ds_engine_blocks;
+ds_rc ds_engine_import(ds_engine *e, const ds_gen_request *q, const uint8_t *record, size_t n, const ds_engine_blocks *blocks, uint64_t *id,
+                       ds_err *err);
 
 #endif

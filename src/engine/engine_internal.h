@@ -51,9 +51,10 @@ typedef enum { THEN_END, THEN_RECOMPUTE, THEN_PARK, THEN_PARKED } ds_eng_then;
 
 typedef struct ds_eng_request ds_eng_request;
 
-/* A sequence that comes from another engine: its state and the block that isn't whole. */
+/* A sequence that comes from another engine: its state and the block that isn't whole, and perhaps those that are. */
 typedef struct ds_eng_import {
-    uint32_t pos; /* positions that are processed */
+    uint32_t pos;            /* positions that are processed */
+    ds_engine_blocks blocks; /* p NULL: by their keys */
     uint8_t bytes[];
 } ds_eng_import;
 
@@ -210,7 +211,7 @@ typedef struct {
     const ds_engine_opts *o;
     ds_backend *dev;
     const ds_store *store;                 /* NULL: none */
-    uint32_t handoff_block, handoff_state; /* buffers of stage memory */
+    uint32_t handoff_block, handoff_state; /* buffers of stage memory behind the store's; of blocks as many as the option says */
     uint32_t ops_reserved;                 /* operations of a step that aren't the store's */
     uint32_t hit_margin;                   /* tokens behind a hit at least */
 
@@ -314,8 +315,12 @@ void ds_eng_end_fetch(ds_eng_loop *e, uint32_t index);      /* its buffers were 
 void ds_eng_export_came(ds_eng_loop *e, ds_eng_request *r);
 void ds_eng_export_gone(ds_eng_loop *e, ds_eng_request *r); /* the request ends otherwise; nothing if it isn't to leave */
 void ds_eng_export_lost(ds_engine_export *x);               /* [any thread] */
+bool ds_eng_leaves(const ds_eng_request *r);                /* it isn't to be admitted any more */
 void ds_eng_plan_exports(ds_eng_loop *e, ds_eng_step *st);
 void ds_eng_handoff_done(ds_eng_loop *e, bool right); /* the step that used its buffers is, and they hold what they should */
+/* Of the first n blocks of a sample that is to come, those that aren't on the device and came with it: as many as go in
+ * a step. They are found by their keys, and it holds them. The buffers must not be in use, and the device has place. */
+void ds_eng_land(ds_eng_loop *e, ds_eng_step *st, ds_eng_sample *s, uint32_t n, bool exact);
 /* Into the sample's seat and, unless it is DS_NONE, a block. The buffers must not be in use. */
 void ds_eng_place_import(ds_eng_loop *e, ds_eng_step *st, ds_eng_sample *s, uint32_t block);
 void ds_eng_drop_import(ds_eng_sample *s); /* [any thread] NULL is fine */

@@ -104,8 +104,8 @@ void ds_eng_saves_done(ds_eng_loop *e, const ds_eng_step *st)
         return;
     for (uint32_t i = 0; i < st->dev.n_ops; i++) {
         const ds_dev_op *op = &st->dev.ops[i];
-        if ((op->kind == DS_DEV_SAVE_BLOCK && op->dst != e->handoff_block) ||
-            (op->kind == DS_DEV_SAVE_SLOT && op->dst != e->handoff_state)) /* those aren't the store's */
+        if ((op->kind == DS_DEV_SAVE_BLOCK && op->dst < e->handoff_block) ||
+            (op->kind == DS_DEV_SAVE_SLOT && op->dst < e->handoff_state)) /* those aren't the store's */
             e->store->fn->saved(e->store->ctx, op->kind == DS_DEV_SAVE_SLOT, op->dst);
     }
 }

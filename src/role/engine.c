@@ -4,11 +4,15 @@
 #include <stdlib.h>
 
 #include "cluster/host.h"
+#include "role/handing.h"
+
+enum { HANDOFF_BLOCKS = 16 }; /* that go in a step */
 
 struct ds_engine_role {
     /* [const] */
     ds_service *s;
     ds_host *h;
+    ds_handing *handing; /* NULL: several engines, whose sequences stay */
     /* [mu] */
     pthread_mutex_t mu;
     ds_constrain *grammars; /* NULL: nobody wanted one yet */
@@ -55,6 +59,7 @@ static void grammar_end(void *ctx, void *held)
 ds_rc ds_engine_role_open(ds_engine_role **out, const char *dir, const char *address, const ds_service_opts *o, ds_err *err)
 {
     ds_engine_role *r = calloc(1, sizeof *r);
+    ds_service_opts own = *o;
     ds_host_opts ho = { .grammar = grammar, .grammar_end = grammar_end, .ctx = r, .log = o->log };
     ds_rc rc;
 
@@ -63,8 +68,14 @@ ds_rc ds_engine_role_open(ds_engine_role **out, const char *dir, const char *add
         return ds_fail(err, DS_E_NOMEM, "out of memory");
     pthread_mutex_init(&r->mu, NULL);
     rc = ds_service_wire_model(&ho.self.model, dir, err);
+    if (own.engines <= 1)
+        own.engine.handoff = HANDOFF_BLOCKS;
     if (rc == DS_OK)
-        rc = ds_service_open(&r->s, dir, o, err);
+        rc = ds_service_open(&r->s, dir, &own, err);
+    if (rc == DS_OK && own.engine.handoff)
+        rc = ds_handing_create(&r->handing, ds_service_engine(r->s, 0), err);
+    if (r->handing)
+        ho.handoff = ds_handing_fns(r->handing);
     if (rc == DS_OK) {
         ds_service_wire_self(r->s, &ho.self);
         ho.hidden = ds_service_config(r->s)->hidden_size;
@@ -105,6 +116,7 @@ void ds_engine_role_close(ds_engine_role *r)
     ds_host_stop(r->h);
     if (r->s)
         ds_service_stop(r->s);
+    ds_handing_destroy(r->handing);
     ds_constrain_destroy(r->grammars);
     ds_service_close(r->s);
     pthread_mutex_destroy(&r->mu);

@@ -141,11 +141,53 @@ static void events_come_back(void **state)
     ds_buf_free(&b);
 }
 
+/* Where a sequence that left is; what can't be is refused. */
+static void where_it_left_comes_back(void **state)
+{
+    const ds_gen_from from = { .address = "unix:/x", .epoch = UINT64_MAX, .ticket = 3 };
+    const ds_token ids[] = { 1, 2 };
+    ds_gen_request q = {
+        .prompt = ids, .n_prompt = 2, .max_tokens = 5, .n = 1, .sampling = DS_SAMPLING_DEFAULT, .output = ids, .n_output = 1
+    };
+    ds_cw_request *r;
+    ds_err err;
+
+    (void)state;
+    for (int wrong = 0; wrong < 6; wrong++) {
+        ds_gen_from f = from;
+        ds_gen_request w = q;
+        ds_buf b = { 0 };
+        w.from = &f;
+        f.ticket = wrong == 1 ? 0 : 3;
+        f.address = wrong == 2 ? NULL : from.address;
+        w.hand_over = wrong == 3;
+        w.n = wrong == 4 ? 2 : 1;
+        w.n_output = wrong == 5 ? 0 : 1;
+        ds_cw_put_request(&b, &w, HIDDEN);
+        ds_rc rc = ds_cw_read_request(&r, (const uint8_t *)b.p, b.len, HIDDEN, &err);
+        assert_int_equal(rc, wrong ? DS_E_FORMAT : DS_OK);
+        if (rc == DS_OK) {
+            const ds_gen_from *got = ds_cw_request_get(r)->from;
+            assert_string_equal(got->address, "unix:/x");
+            assert_true(got->epoch == UINT64_MAX && got->ticket == 3);
+            ds_cw_request_free(r);
+        }
+        ds_buf_free(&b);
+    }
+    q.hand_over = true;
+    ds_buf b = { 0 };
+    ds_cw_put_request(&b, &q, HIDDEN);
+    assert_ok(ds_cw_read_request(&r, (const uint8_t *)b.p, b.len, HIDDEN, &err));
+    assert_true(ds_cw_request_get(r)->hand_over && !ds_cw_request_get(r)->from);
+    ds_cw_request_free(r);
+    ds_buf_free(&b);
+}
+
 static void statistics_and_plans_come_back(void **state)
 {
     ds_gen_stats s, t;
     ds_gen_plan p, plans[DS_GEN_MANY_MAX];
-    ds_cw_engine m = { { { 1 }, { 2 } }, { 9, 8 }, "0.1 avx2 f32" }, got;
+    ds_cw_engine m = { { { 1 }, { 2 } }, { 9, 8 }, "0.1 avx2 f32", DS_CW_DECODE }, got, other_self;
     const ds_cw_model other = { { 1 }, { 3 } };
     ds_buf b = { 0 };
     uint32_t engine, n;
@@ -170,18 +212,21 @@ static void statistics_and_plans_come_back(void **state)
     ds_cw_put_welcome(&b, &m, &p, 1);
     assert_ok(ds_cw_read_welcome(&got, plans, &n, (const uint8_t *)b.p, b.len, &err));
     assert_int_equal(n, 1);
+    assert_int_equal(got.role, DS_CW_DECODE);
     assert_memory_equal(&plans[0], &p, sizeof p);
     assert_memory_equal(&m, &got, sizeof m);
     for (size_t cut = 0; cut < b.len; cut++)
         assert_int_equal(ds_cw_read_welcome(&got, plans, &n, (const uint8_t *)b.p, cut, &err), DS_E_FORMAT);
-    assert_ok(ds_cw_same_model(&m.model, &got.model, &err));
-    assert_refused(ds_cw_same_model(&other, &got.model, &err), DS_E_ARG, "config.json is 02000000, the entry's 03000000");
+    b.p[68 + 32 + 4 + 12] = DS_CW_ROLES;
+    assert_refused(ds_cw_read_welcome(&other_self, plans, &n, (const uint8_t *)b.p, b.len, &err), DS_E_FORMAT, "an engine of role 3");
+    assert_ok(ds_cw_same_model(&m.model, &m.model, &err));
+    assert_refused(ds_cw_same_model(&other, &m.model, &err), DS_E_ARG, "config.json is 02000000, the entry's 03000000");
     ds_buf_free(&b);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = { cmocka_unit_test(requests_come_back), cmocka_unit_test(events_come_back),
-                                        cmocka_unit_test(statistics_and_plans_come_back) };
+                                        cmocka_unit_test(where_it_left_comes_back), cmocka_unit_test(statistics_and_plans_come_back) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -431,7 +431,7 @@ static void texts_that_are_over(void **state)
     (void)state;
     for (size_t c = 0; c < sizeof cases / sizeof *cases; c++)
         for (uint32_t has = 0; has <= cases[c].whole; has++) {
-            ds_engine *e = make(&(ds_engine_opts){ .max_context = 1000, .token_bytes = token_bytes, .handoff = true },
+            ds_engine *e = make(&(ds_engine_opts){ .max_context = 1000, .token_bytes = token_bytes, .handoff = 1 },
                                 (ds_engine_stub){ .token = scripted });
             ds_engine_export *leaving;
             const uint8_t *record;
@@ -470,7 +470,7 @@ static void texts_that_are_over(void **state)
             assert_int_equal(st.waiting + st.running + st.slots_used, 0);
             if (has == cases[c].whole) { /* what is over can't leave */
                 assert_ok(ds_engine_add(e, &q, &id, &err));
-                assert_ok(ds_engine_export_begin(&leaving, e, id, &err));
+                assert_ok(ds_engine_export_begin(&leaving, e, id, (ds_engine_export_how){ .with_blocks = true }, &err));
                 while (ds_engine_turn(e))
                     ;
                 assert_int_equal(ds_engine_export_wait(leaving, 0, &record, &n, &err), DS_E_CANCELED);

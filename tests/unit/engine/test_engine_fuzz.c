@@ -10,6 +10,7 @@
 #include "base/rng.h"
 #include "engine/engine_internal.h"
 #include "fake_store.h"
+#include "left.h"
 #include "fault.h"
 #include "test.h"
 
@@ -177,7 +178,7 @@ static ds_engine *new_engine(void)
                          .saved_states = 2 + rnd(8),
                          .prefills = 1 + rnd(3),
                          .step_tokens = chance(30) ? 1 + rnd(30) : 64 + rnd(600),
-                         .handoff = chance(70),
+                         .handoff = chance(70) ? 1 + rnd(4) : 0,
                          .verify_rows = 1 + rnd(20),
                          .target_tbt_us = chance(50) ? 1 + rnd(300) : 0,
                          .ageing_ms = 1 + rnd(20),
@@ -277,7 +278,7 @@ static void export_one(ds_engine *e)
 
     if (!k->live || k->leaving || k->moved)
         return;
-    rc = ds_engine_export_begin(&k->leaving, e, k->id, &err);
+    rc = ds_engine_export_begin(&k->leaving, e, k->id, (ds_engine_export_how){ chance(60), chance(30) }, &err);
     if (rc != DS_E_ARG && (rc != DS_OK || !e->o.handoff || k->n > 1 || k->scored)) /* it may be over, and nobody has read that */
         stop("export: %d, %s", rc, err.msg);
 }
@@ -285,19 +286,15 @@ static void export_one(ds_engine *e)
 /* Its record is there: it goes on as a new request. */
 static void import_one(ds_engine *e, shadow *k)
 {
-    const uint8_t *record;
-    size_t n;
     ds_err err;
     ds_rc rc;
 
-    assert_ok(ds_engine_export_wait(k->leaving, 0, &record, &n, &err));
     k->s[0].read_h = k->s[0].h; /* the grammar of the second request begins where these tokens lead */
     k->s[0].n_read = k->s[0].n_tokens;
-    rc = ds_engine_import(e, &k->q, record, n, &k->id, &err);
+    rc = import_left(e, &k->q, k->leaving, &k->id, &err);
     if (rc == DS_E_AGAIN)
         return;
     assert_ok(rc == DS_OK ? DS_OK : ds_fail(&err, rc, "import: %s", err.msg));
-    ds_engine_export_free(k->leaving);
     k->leaving = NULL;
     k->moved = false;
     n_moved++;

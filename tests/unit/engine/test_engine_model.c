@@ -9,6 +9,7 @@
 #include "engine/engine_internal.h"
 #include "fake_store.h"
 #include "fault.h"
+#include "left.h"
 #include "single.h"
 
 enum { MAX_OUT = 96, N_REQ = 7, BLOCK = 128 };
@@ -851,8 +852,9 @@ static uint32_t middle(uint32_t below)
     return below / 2;
 }
 
-/* All leave an engine after some tokens, go on in another with or without saved blocks, or with the tokens alone. */
-static void hand_over(request *r, ds_engine_opts o, fake_store *store, bool gone)
+/* All leave an engine after some tokens, go on in another with or without saved blocks, or with the tokens alone.
+ * in_step: blocks that go beside the record in a step; 0: none do. */
+static void hand_over(request *r, ds_engine_opts o, fake_store *store, bool gone, uint32_t in_step)
 {
     ds_engine_export *x[N_REQ] = { NULL };
     ds_store fns;
@@ -865,7 +867,7 @@ static void hand_over(request *r, ds_engine_opts o, fake_store *store, bool gone
         fns = fake_store_store(store);
         o.store = &fns;
     }
-    o.handoff = !gone;
+    o.handoff = gone ? 0 : in_step ? in_step : 1;
     e = make_engine(o, NULL);
     for (uint32_t i = 0; i < N_REQ; i++)
         id[i] = add(e, &r[i], i);
@@ -879,26 +881,22 @@ static void hand_over(request *r, ds_engine_opts o, fake_store *store, bool gone
             if (gone && r[i].n_got[0] > i)
                 ds_engine_cancel(e, id[i]);
             else if (!x[i] && r[i].n_got[0] > i)
-                assert_ok(ds_engine_export_begin(&x[i], e, id[i], &err));
+                assert_ok(ds_engine_export_begin(&x[i], e, id[i], (ds_engine_export_how){ .with_blocks = in_step > 0 }, &err));
     }
     test_engine_destroy(e);
     e = make_engine(o, NULL);
     for (uint32_t i = 0; i < N_REQ; i++) {
         ds_gen_request q = asked(&r[i], i);
-        const uint8_t *record;
-        size_t n;
         assert_int_equal(r[i].reason[0], DS_ENDED_CANCELED);
         assert_true(r[i].n_got[0] < r[i].n_want[0]);
         q.output = gone ? r[i].got[0] : NULL;
         q.n_output = gone ? r[i].n_got[0] : 0;
-        assert_ok(gone ? DS_OK : ds_engine_export_wait(x[i], 0, &record, &n, &err));
-        assert_ok(gone ? ds_engine_add(e, &q, &id[i], &err) : ds_engine_import(e, &q, record, n, &id[i], &err));
-        ds_engine_export_free(x[i]);
+        assert_ok(gone ? ds_engine_add(e, &q, &id[i], &err) : import_left(e, &q, x[i], &id[i], &err));
     }
     run_all(e);
-    compare(r, N_REQ, gone ? "gone on behind" : store ? "handed over" : "handed over without blocks");
+    compare(r, N_REQ, gone ? "gone on behind" : store ? "handed over" : in_step ? "handed over with blocks" : "handed over without blocks");
     ds_engine_stats_get(e, &st);
-    assert_int_equal(st.computed_tokens > 0, !store);
+    assert_int_equal(st.computed_tokens > 0, !store && !in_step);
     test_engine_destroy(e);
 }
 
@@ -916,9 +914,11 @@ static void handed_over(void **state)
             request r[N_REQ];
             make_requests(r, 9);
             alone(r, N_REQ, mode == DS_ENGINE_EXACT);
-            hand_over(r, o, store, false);
-            hand_over(r, o, NULL, false);
-            hand_over(r, o, NULL, true);
+            hand_over(r, o, store, false, 2 * drafts);
+            hand_over(r, o, NULL, false, 0);
+            hand_over(r, o, NULL, false, 1);
+            hand_over(r, o, NULL, false, 64);
+            hand_over(r, o, NULL, true, 0);
             free_requests(r, N_REQ);
             fake_store_free(store);
         }

@@ -234,7 +234,7 @@ static void dump_handoff(const char *dir, bool ced, const char *path, uint32_t t
     ds_err err;
 
     assert_ok(ds_engine_create(
-        &e, m, NULL, &(ds_engine_opts){ .mode = ced ? DS_ENGINE_CED : DS_ENGINE_EXACT, .max_context = n + tokens + 8, .handoff = true },
+        &e, m, NULL, &(ds_engine_opts){ .mode = ced ? DS_ENGINE_CED : DS_ENGINE_EXACT, .max_context = n + tokens + 8, .handoff = 1 },
         &err));
     assert_ok(
         ds_engine_add(e,
@@ -244,7 +244,7 @@ static void dump_handoff(const char *dir, bool ced, const char *path, uint32_t t
     while (ds_engine_turn(e)) {
         take_engine_tokens(e, &seen);
         if (seen >= tokens && !x)
-            assert_ok(ds_engine_export_begin(&x, e, id, &err));
+            assert_ok(ds_engine_export_begin(&x, e, id, (ds_engine_export_how){ 0 }, &err));
     }
     assert_ok(ds_engine_export_wait(x, 0, &record, &bytes, &err));
     printf("handoff ");
