@@ -18,7 +18,7 @@ typedef struct {
     const char *model, *listen, *config;
     ds_cli_service_opts m;
     ds_cli_coord_opts coord;
-    int encoding, log_level;
+    int encoding, log_level, role;
     bool dump_config;
     uint64_t drain_ms;
 } options;
@@ -31,6 +31,7 @@ static const ds_opt table[] = {
     { .name = "listen", .type = DS_OPT_STR, O(listen), .arg = "ADDRESS", .required = true, .help = "where entries connect: unix:PATH, or HOST:PORT of this machine; port 0 takes any free one" },
     { .name = "encoding", .type = DS_OPT_ENUM, O(encoding), .def = "v4.1", .arg = "NAME", .choices = "v4.1|v4", .help = "dialect of the model's prompts" },
     DS_CLI_OPTS_COORD(offsetof(options, coord))
+    { .name = "role", .type = DS_OPT_ENUM, O(role), .def = "mixed", .arg = "NAME", .choices = "mixed|prefill|decode", .help = "what entries use it for: prefill computes prompts and first tokens, decode goes on behind them, mixed does both" },
     DS_CLI_OPTS_SERVICE(offsetof(options, m))
     { .name = "drain-timeout", .type = DS_OPT_MS, O(drain_ms), .def = "60s", .arg = "TIME", .min = 1, .max = 86400000, .help = "for running requests after SIGTERM; what is left goes on in other engines" },
     { .name = "log-level", .type = DS_OPT_ENUM, O(log_level), .def = "info", .arg = "NAME", .choices = "error|warn|info|debug", .help = "what goes to standard error" },
@@ -145,11 +146,17 @@ int ds_cmd_engine(int argc, char **argv)
         status = ds_cli_coord_check(&o.coord, "engine");
     if (status != -1)
         return status;
+    if (o.role && o.m.engines > 1)
+        return ds_cli_wrong("engine", "--role: a process of several engines keeps its sequences; --engines 1");
+    if (o.role && o.coord.address)
+        return ds_cli_wrong("engine",
+                            "--role: entries that find their engines through a coord take them for both; name it to them (--engine)");
     if (ds_addr_parse(&at, o.listen, &err) != DS_OK)
         return ds_cli_wrong("engine", "--listen %s", err.msg);
     log = (ds_log){ .level = (ds_log_level)o.log_level, .fd = STDERR_FILENO };
     ds_cli_service_get(&so, &o.m, o.encoding, cache, sizeof cache);
-    so.no_pictures = true; /* their embeddings come with the requests */
+    so.role = (ds_cw_role)o.role; /* the choices' order is that of the roles */
+    so.no_pictures = true;        /* their embeddings come with the requests */
     so.log = &log;
     so.lost = lost;
     sigaction(SIGINT, &a, NULL);

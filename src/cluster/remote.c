@@ -259,8 +259,13 @@ static void lose_all(ds_remote *r)
 static void gone(void *ctx, const ds_err *why)
 {
     ds_remote *r = ctx;
+    bool wanted;
 
-    say(r, DS_LOG_WARN, "gone", why->msg);
+    pthread_mutex_lock(&r->mu);
+    wanted = r->closing;
+    pthread_mutex_unlock(&r->mu);
+    if (!wanted)
+        say(r, DS_LOG_WARN, "gone", why->msg);
     lose_all(r);
     wake_poller(r);
 }

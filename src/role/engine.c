@@ -78,6 +78,7 @@ ds_rc ds_engine_role_open(ds_engine_role **out, const char *dir, const char *add
         ho.handoff = ds_handing_fns(r->handing);
     if (rc == DS_OK) {
         ds_service_wire_self(r->s, &ho.self);
+        ho.self.role = o->role;
         ho.hidden = ds_service_config(r->s)->hidden_size;
         rc = ds_host_start(&r->h, address, ds_service_gen(r->s), &ho, err);
     }

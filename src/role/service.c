@@ -11,6 +11,7 @@
 #include "base/hash.h"
 #include "base/pool.h"
 #include "cluster/again.h"
+#include "cluster/apart.h"
 #include "cluster/remote.h"
 #include "kvlink/kvdir.h"
 #include "role/ranks.h"
@@ -32,6 +33,7 @@ struct ds_service {
     ds_gen_many *many;            /* several engines as one */
     ds_service_engines elsewhere; /* who holds it; zeros: this service does */
     ds_again *again;              /* in front of remotes */
+    ds_apart *apart;              /* between them, where they have roles; NULL: they don't */
     ds_gen gen;
     ds_service_plan plan;
     ds_token stop_ids[DS_LLM_STOP_IDS];
@@ -287,6 +289,7 @@ static ds_rc open_remotes(ds_service *s, const char *dir, const ds_service_opts 
 {
     ds_remote_opts ro = { .family = &s->family, .wait_ms = o->engine_wait_ms, .log = o->log };
     ds_gen parts[DS_GEN_MANY_MAX] = { 0 };
+    bool apart = false;
     char path[4096];
     ds_rc rc = in_dir(path, sizeof path, dir, "config.json", err);
 
@@ -312,9 +315,13 @@ static ds_rc open_remotes(ds_service *s, const char *dir, const ds_service_opts 
             parts[s->n_remotes] = ds_remote_gen(s->remotes[s->n_remotes]);
     }
     if (rc == DS_OK && !s->many)
+        rc = ds_apart_check(s->remotes, s->n_remotes, &apart, err);
+    if (rc == DS_OK && apart)
+        rc = ds_apart_create(&s->apart, s->remotes, s->n_remotes, ro.hidden, o->log, err);
+    else if (rc == DS_OK && !s->many)
         rc = ds_gen_many_create(&s->many, parts, s->n_remotes, err);
     if (rc == DS_OK)
-        rc = ds_again_create(&s->again, ds_gen_many_gen(s->many), ro.hidden, 0, err);
+        rc = ds_again_create(&s->again, s->apart ? ds_apart_gen(s->apart) : ds_gen_many_gen(s->many), ro.hidden, 0, err);
     if (rc != DS_OK)
         return rc;
     s->gen = ds_again_gen(s->again);
@@ -414,6 +421,8 @@ void ds_service_stop(ds_service *s)
         s->elsewhere.stop(s->elsewhere.ctx);
     ds_again_destroy(s->again);
     s->again = NULL;
+    ds_apart_destroy(s->apart);
+    s->apart = NULL;
     if (s->elsewhere.close)
         s->elsewhere.close(s->elsewhere.ctx);
     else

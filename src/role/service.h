@@ -54,6 +54,7 @@ typedef struct {
         *engines_at; /* [n_engines_at] instead of engines of its own: addresses of engine processes (role/engine.h). Of the directory
                                       only tokenizer and configuration are read, and pictures aren't taken */
     uint32_t n_engines_at;
+    ds_cw_role role;                      /* of an engine process: what it says that it is for (role/engine.h) */
     uint32_t engine_wait_ms;              /* for them to be there; 0 = 10000 */
     const ds_service_engines *engines_of; /* instead: engine processes that come and go. NULL: none */
     const ds_log *log;                    /* what becomes of them; NULL: nobody hears */

@@ -8,6 +8,8 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "cluster/again.h"
+#include "cluster/apart.h"
 #include "cluster/handoff.h"
 #include "cluster/host.h"
 #include "cluster/remote.h"
@@ -646,6 +648,169 @@ static void the_first_engine_goes(void **state)
     stop(&b);
 }
 
+/* ---- apart ---- */
+
+enum { SERVERS = 4 };
+
+typedef struct {
+    server s[SERVERS];
+    ds_remote *r[SERVERS];
+    ds_apart *apart;
+    ds_again *again;
+    ds_gen g;
+} cluster;
+
+static const ds_cw_role two_of_each[SERVERS] = { DS_CW_PREFILL, DS_CW_DECODE, DS_CW_PREFILL, DS_CW_DECODE };
+static const ds_cw_role with_mixed[SERVERS] = { DS_CW_PREFILL, DS_CW_MIXED, DS_CW_DECODE, DS_CW_MIXED };
+
+static void begin(cluster *c, const ds_cw_role *roles, uint64_t step_us)
+{
+    bool apart;
+    ds_err err;
+
+    for (int i = 0; i < SERVERS; i++) {
+        serve(&c->s[i], i, roles[i], step_us);
+        c->r[i] = ask(&c->s[i]);
+    }
+    assert_ok(ds_apart_check(c->r, SERVERS, &apart, &err));
+    assert_true(apart);
+    assert_ok(ds_apart_create(&c->apart, c->r, SERVERS, 1, NULL, &err));
+    assert_ok(ds_again_create(&c->again, ds_apart_gen(c->apart), 1, 0, &err));
+    c->g = ds_again_gen(c->again);
+}
+
+/* Nothing is left anywhere. */
+static void finish(cluster *c)
+{
+    for (int i = 0; i < SERVERS; i++)
+        if (c->s[i].h)
+            wait_idle(&c->s[i]);
+    assert_int_equal(ds_apart_stat(c->apart).requests, 0);
+    for (int i = 0; i < SERVERS; i++)
+        ds_remote_close(c->r[i]);
+    ds_again_destroy(c->again);
+    ds_apart_destroy(c->apart);
+    for (int i = 0; i < SERVERS; i++)
+        if (c->s[i].h)
+            stop(&c->s[i]);
+}
+
+static void lose(cluster *c, int i)
+{
+    stop(&c->s[i]);
+    c->s[i].h = NULL;
+}
+
+static void ask_all(cluster *c, uint64_t id[REQUESTS])
+{
+    ds_err err;
+
+    memset(answers, 0, sizeof answers);
+    for (uint32_t i = 0; i < REQUESTS; i++) {
+        ds_gen_request q = asked(i);
+        assert_ok(ds_gen_add(c->g, &q, &id[i], &err));
+    }
+}
+
+static void answers_of_one_engine(void **state)
+{
+    const ds_cw_role *const all[] = { two_of_each, with_mixed };
+    uint64_t id[REQUESTS];
+    ds_gen_stats st;
+    cluster c;
+
+    (void)state;
+    for (int k = 0; k < 2; k++) {
+        begin(&c, all[k], 0);
+        ask_all(&c, id);
+        until_ended(c.g, 0, REQUESTS);
+        for (uint32_t i = 0; i < REQUESTS; i++)
+            assert_wanted(i);
+        assert_true(ds_apart_stat(c.apart).moved > (k ? 0 : REQUESTS / 2));
+        for (int i = 0; i < SERVERS && k == 0; i++) { /* each had its part, and no other */
+            ds_engine_stats_get(c.s[i].e, &st);
+            assert_true((st.computed_tokens > 0) == (two_of_each[i] == DS_CW_PREFILL));
+            assert_true(st.output_tokens > 0);
+        }
+        finish(&c);
+    }
+}
+
+/* Engines of either kind go while texts are at different places of their way, in the end all that decode. */
+static void engines_go(void **state)
+{
+    static const int order[][3] = { { 1, 3, -1 }, { 0, 1, 3 }, { 3, 0, -1 }, { 2, 3, 1 } };
+    uint64_t id[REQUESTS];
+    cluster c;
+
+    (void)state;
+    for (uint32_t k = 0; k < sizeof order / sizeof *order; k++) {
+        begin(&c, two_of_each, 100);
+        ask_all(&c, id);
+        for (int i = 0; i < 3 && order[k][i] >= 0; i++) {
+            for (uint32_t turn = 0; turn < 2 * k + 1; turn++)
+                take_some(c.g);
+            lose(&c, order[k][i]);
+        }
+        until_ended(c.g, 0, REQUESTS);
+        for (uint32_t i = 0; i < REQUESTS; i++)
+            assert_wanted(i);
+        finish(&c);
+    }
+}
+
+static void what_is_canceled(void **state)
+{
+    uint64_t id[REQUESTS];
+    cluster c;
+
+    (void)state;
+    begin(&c, two_of_each, 50);
+    for (uint32_t round = 0; round < 6; round++) {
+        ask_all(&c, id);
+        for (uint32_t i = 0; i < REQUESTS; i++) {
+            if (i % 3 == 0)
+                ds_gen_finish_sample(c.g, id[i], 0);
+            else
+                ds_gen_cancel(c.g, id[i]);
+            for (uint32_t turn = 0; turn < round; turn++)
+                take_some(c.g);
+        }
+        until_ended(c.g, 0, REQUESTS);
+        for (uint32_t i = 0; i < REQUESTS; i++) {
+            assert_true(answers[i].reason == DS_ENDED_CANCELED || answers[i].reason == wanted[i].reason);
+            assert_memory_equal(answers[i].out, wanted[i].out, answers[i].n * sizeof *wanted[i].out);
+        }
+    }
+    finish(&c);
+}
+
+static void roles_that_are_missing(void **state)
+{
+    server s[2];
+    ds_remote *r[2];
+    bool apart;
+    ds_err err;
+
+    (void)state;
+    for (int role = 0; role < DS_CW_ROLES; role++) {
+        for (int i = 0; i < 2; i++) {
+            serve(&s[i], i, (ds_cw_role)role, 0);
+            r[i] = ask(&s[i]);
+        }
+        if (role == DS_CW_MIXED) {
+            assert_ok(ds_apart_check(r, 2, &apart, &err));
+            assert_false(apart);
+        } else {
+            assert_refused(ds_apart_check(r, 2, &apart, &err), DS_E_ARG, role == DS_CW_PREFILL ? "none for decoding" : "none for prompts");
+        }
+        for (int i = 0; i < 2; i++) {
+            ds_remote_close(r[i]);
+            stop(&s[i]);
+        }
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -657,6 +822,10 @@ int main(void)
         cmocka_unit_test(once_and_in_time),
         cmocka_unit_test(nothing_outlives_its_owner),
         cmocka_unit_test(the_first_engine_goes),
+        cmocka_unit_test(answers_of_one_engine),
+        cmocka_unit_test(engines_go),
+        cmocka_unit_test(what_is_canceled),
+        cmocka_unit_test(roles_that_are_missing),
     };
 
     return cmocka_run_group_tests(tests, make_wanted, remove_folder);
