@@ -12,7 +12,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-enum { BACKLOG = 64 };
+enum { BACKLOG = 64, TABLE_NAME = 48, TABLE_LINE = 512 /* of the kernel's table of connections */ };
 
 static ds_rc parse_path(ds_addr *a, const char *path, ds_err *err)
 {
@@ -153,27 +153,87 @@ ds_rc ds_addr_listen(ds_addr *a, int *fd, ds_err *err)
     return ds_fail(err, e == EADDRINUSE ? DS_E_AGAIN : DS_E_IO, "%s: %s", a->text, strerror(e));
 }
 
+/* An address as the kernel's table of connections shows it: words in hexadecimal as they lie in memory, and the
+ * port. */
+static void table_name(char out[TABLE_NAME], const struct sockaddr_storage *sa)
+{
+    const struct sockaddr_in *v4 = (const struct sockaddr_in *)sa;
+    const struct sockaddr_in6 *v6 = (const struct sockaddr_in6 *)sa;
+    uint32_t w[4];
+
+    if (sa->ss_family == AF_INET) {
+        snprintf(out, TABLE_NAME, "%08X:%04X", v4->sin_addr.s_addr, ntohs(v4->sin_port));
+        return;
+    }
+    memcpy(w, &v6->sin6_addr, sizeof w);
+    snprintf(out, TABLE_NAME, "%08X%08X%08X%08X:%04X", w[0], w[1], w[2], w[3], ntohs(v6->sin6_port));
+}
+
+/* The user of an open connection's other end, which is on this machine. DS_E_AGAIN: the table has no such end. One that
+ * is closed already isn't taken: the table shows those as root's. */
+static ds_rc find_user(const struct sockaddr_storage *theirs, const struct sockaddr_storage *ours, uid_t *user, ds_err *err)
+{
+    const char *path = ours->ss_family == AF_INET ? "/proc/net/tcp" : "/proc/net/tcp6";
+    FILE *f = fopen(path, "re");
+    char from[TABLE_NAME], to[TABLE_NAME], line[TABLE_LINE], a[TABLE_NAME], b[TABLE_NAME];
+    unsigned state, uid;
+    bool found = false;
+
+    if (!f)
+        return ds_fail(err, DS_E_IO, "%s, which says whose a connection is: %s", path, strerror(errno));
+    table_name(from, theirs);
+    table_name(to, ours);
+    while (!found && fgets(line, sizeof line, f))
+        found = sscanf(line, " %*[0-9]: %47s %47s %x %*s %*s %*s %u", a, b, &state, &uid) == 4 && state == TCP_ESTABLISHED &&
+                strcmp(a, from) == 0 && strcmp(b, to) == 0;
+    fclose(f);
+    if (!found)
+        return ds_fail(err, DS_E_AGAIN, "a connection that is over already");
+    *user = uid;
+    return DS_OK;
+}
+
+static ds_rc peer_user(int fd, const struct sockaddr_storage *theirs, uid_t *user, ds_err *err)
+{
+    struct sockaddr_storage ours;
+    struct ucred who;
+    socklen_t n = sizeof who, n_ours = sizeof ours;
+    ds_rc rc;
+
+    if (theirs->ss_family == AF_UNIX) {
+        if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &n) != 0)
+            return ds_fail(err, DS_E_AGAIN, "a connection of nobody: %s", strerror(errno));
+        *user = who.uid;
+        return DS_OK;
+    }
+    if (getsockname(fd, (struct sockaddr *)&ours, &n_ours) != 0)
+        return ds_fail(err, DS_E_AGAIN, "a connection that is over already");
+    rc = find_user(theirs, &ours, user, err);
+    return rc == DS_E_AGAIN ? find_user(theirs, &ours, user, err) : rc; /* the table moves while it is read: an end can be passed over */
+}
+
 ds_rc ds_addr_accept(int listener, int *fd, ds_err *err)
 {
     struct sockaddr_storage sa;
     socklen_t n = sizeof sa;
-    struct ucred who;
+    uid_t user;
     int on = 1;
+    ds_rc rc;
 
     *fd = accept4(listener, (struct sockaddr *)&sa, &n, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (*fd < 0)
         return ds_fail(err, errno == EAGAIN || errno == EINTR || errno == ECONNABORTED ? DS_E_AGAIN : DS_E_IO, "accept: %s",
                        strerror(errno));
-    if (sa.ss_family != AF_UNIX) {
+    rc = peer_user(*fd, &sa, &user, err);
+    if (rc == DS_OK && user != geteuid() && user != 0)
+        rc = ds_fail(err, DS_E_AGAIN, "a connection of user %u, this process is user %u's", user, geteuid());
+    if (rc != DS_OK) {
+        close(*fd);
+        *fd = -1;
+    } else if (sa.ss_family != AF_UNIX) {
         setsockopt(*fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-        return DS_OK;
     }
-    n = sizeof who;
-    if (getsockopt(*fd, SOL_SOCKET, SO_PEERCRED, &who, &n) == 0 && (who.uid == geteuid() || who.uid == 0))
-        return DS_OK;
-    close(*fd);
-    *fd = -1;
-    return ds_fail(err, DS_E_AGAIN, "a connection of user %u, this process is user %u's", who.uid, geteuid());
+    return rc;
 }
 
 ds_rc ds_addr_connect(const ds_addr *a, uint32_t timeout_ms, int *fd, ds_err *err)

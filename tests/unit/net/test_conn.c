@@ -5,8 +5,10 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
+#include <signal.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "net/addr.h"
@@ -323,6 +325,52 @@ static void addresses(void **state)
 }
 
 /* Says something without a pause until it can't any more. */
+/* Another user's connection to a port of this machine is sent away, and one that is over by then. */
+static void strangers(void **state)
+{
+    static const char *const at[] = { "127.0.0.1:0", "[::1]:0" };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof at / sizeof *at; i++) {
+        int fd, mine, got, ready[2];
+        ds_addr a;
+        ds_err err;
+        char byte;
+        pid_t child;
+
+        assert_ok(ds_addr_parse(&a, at[i], &err));
+        if (ds_addr_listen(&a, &fd, &err) != DS_OK && i == 1)
+            continue; /* a machine without IPv6 */
+        assert_ok(ds_addr_connect(&a, 1000, &mine, &err));
+        assert_ok(ds_addr_accept(fd, &got, &err));
+        close(mine);
+        close(got);
+        assert_ok(ds_addr_connect(&a, 1000, &mine, &err));
+        close(mine);
+        assert_int_equal(ds_addr_accept(fd, &got, &err), DS_E_AGAIN);
+        assert_int_equal(got, -1);
+        if (geteuid() == 0) { /* who can be another user */
+            assert_int_equal(pipe(ready), 0);
+            child = fork();
+            if (child == 0) {
+                bool ok = setuid(65534) == 0 && ds_addr_connect(&a, 1000, &mine, &err) == DS_OK;
+                (void)!write(ready[1], ok ? "y" : "n", 1);
+                pause(); /* until the parent ends it */
+                _exit(0);
+            }
+            assert_int_equal(read(ready[0], &byte, 1), 1);
+            assert_int_equal(byte, 'y');
+            assert_int_equal(ds_addr_accept(fd, &got, &err), DS_E_AGAIN);
+            assert_non_null(strstr(err.msg, "of user 65534"));
+            kill(child, SIGKILL);
+            assert_int_equal(waitpid(child, NULL, 0), child);
+            close(ready[0]);
+            close(ready[1]);
+        }
+        close(fd);
+    }
+}
+
 static void *talk(void *arg)
 {
     uint8_t pings[64 * DS_FRAME_HEADER];
@@ -366,6 +414,7 @@ int main(void)
         cmocka_unit_test(a_silent_peer_is_gone),
         cmocka_unit_test(a_queue_has_a_bound),
         cmocka_unit_test(addresses),
+        cmocka_unit_test(strangers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
