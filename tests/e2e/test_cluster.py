@@ -116,6 +116,26 @@ def test_a_stream_outlives_its_engine(cluster, how):
         assert wait(lambda: entry.metrics().get(f'engine_lost{{engine="{engines.index(e)}"}}') == 0)
 
 
+def test_a_stream_outlives_an_engine_that_hangs(cluster):
+    """Stopped, its connection stays open: only its silence says that it is gone. What it says later is nobody's."""
+    entry, engines = cluster
+    body = chat("Tell me a story about a fox and a lantern.", max_tokens=600, ignore_eos=True, temperature=1, seed=11)
+    whole = text_of(stream(entry, body)[1])
+    _, chunks = stream(entry, body)
+    head = [next(chunks) for _ in range(5)]
+    running = entry.metrics()
+    i = next((k for k in range(2) if running[f'num_requests_running{{engine="{k}"}}']), 0)
+    engines[i].process.send_signal(signal.SIGSTOP)
+    try:
+        assert text_of(head) + text_of(chunks) == whole
+        assert wait(lambda: entry.metrics().get(f'engine_lost{{engine="{i}"}}') == 1)
+    finally:
+        engines[i].process.send_signal(signal.SIGCONT)
+    assert wait(lambda: entry.metrics().get(f'engine_lost{{engine="{i}"}}') == 0)
+    assert [entry.wait_metric(f'num_requests_running{{engine="{k}"}}', 0) for k in range(2)] == [0, 0]
+    assert text_of(stream(entry, body)[1]) == whole
+
+
 def test_without_any_engine(program, tmp_path):
     engine = Engine(program, f"unix:{tmp_path}/e")
     with Server(program, MODEL, "--engine", engine.address, command="entry") as entry:
