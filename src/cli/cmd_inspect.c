@@ -147,6 +147,8 @@ static void print_text(ds_buf *b, const ds_model *m, const ds_service_plan *p)
         print_bytes(b, "vision tower", p->tower);
     print_bytes(b, "all", p->total);
     print_bytes(b, "weights (Engram tables stay on disk)", p->weights);
+    if (p->chosen)
+        print_bytes(b, "of them experts, which may stay too", p->chosen);
     print_bytes(b, "available here", p->available);
     print_bytes(b, "of that for all but the weights", p->budget);
     if (fits(p))

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "cli/service_cli.h"
 #include "role/service.h"
 
 enum { SPECULATE_MAX = 64 };
@@ -62,6 +63,7 @@ ds_rc ds_cli_gen_open(ds_cli_gen *g, const ds_cli_gen_opts *o, int speculate, ui
     if (o->context == 0 && g->context < ds_model_config(g->model)->max_position_embeddings)
         fprintf(stderr, "context: %u tokens, what fits into memory (the model's limit is %u)\n", g->context,
                 ds_model_config(g->model)->max_position_embeddings);
+    ds_cli_service_say_experts(ds_llm_service(g->llm));
     rc = ds_encoder_create(&g->encoder, g->tokenizer, NULL, err);
     if (rc != DS_OK)
         ds_cli_gen_close(g);

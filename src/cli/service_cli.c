@@ -75,6 +75,16 @@ static void say_model(const ds_service *s)
                 info->unkept.rc == DS_OK ? "" : "; not remembered: ", info->unkept.rc == DS_OK ? "" : info->unkept.msg);
 }
 
+void ds_cli_service_say_experts(const ds_service *s)
+{
+    const ds_service_plan *p = ds_service_plan_of(s);
+    uint64_t others = p->weights - p->chosen + p->total, left = p->available > others ? p->available - others : 0;
+
+    if (p->chosen > left)
+        fprintf(stderr, "experts: memory has room for %.1f GiB of %.1f; the others are read from the files when a token chooses them\n",
+                (double)left / 0x1p30, (double)p->chosen / 0x1p30);
+}
+
 static void say_plan(const ds_service *s, const ds_cli_service_opts *m)
 {
     const ds_service_plan *p = ds_service_plan_of(s);
@@ -90,6 +100,7 @@ static void say_plan(const ds_service *s, const ds_cli_service_opts *m)
         fprintf(stderr, "host memory: %.1f MiB of that, KV for %" PRIu64 " tokens that left the engine, %u states\n",
                 (double)p->engine.host_kv * p->engines / 0x1p20, (uint64_t)p->engine.host_blocks * DS_KV_BLOCK_TOKENS * p->engines,
                 p->engine.host_states * p->engines);
+    ds_cli_service_say_experts(s);
 }
 
 void ds_cli_service_say(const ds_service *s, const ds_cli_service_opts *m)

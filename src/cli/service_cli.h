@@ -54,5 +54,6 @@ int ds_cli_service_check(const ds_cli_service_opts *m, const char *command);
 void ds_cli_service_get(ds_service_opts *o, const ds_cli_service_opts *m, int encoding, char *cache, size_t cap);
 /* What was opened and what it takes, to standard error. */
 void ds_cli_service_say(const ds_service *s, const ds_cli_service_opts *m);
+void ds_cli_service_say_experts(const ds_service *s); /* of that, whether memory holds all experts; nothing if it does */
 
 #endif

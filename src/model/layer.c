@@ -5,6 +5,7 @@
  * ways give the same bits. */
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "format/numfmt.h"
 #include "model/model_internal.h"
@@ -282,6 +283,54 @@ void ds_layer_experts(ds_runner *r, uint32_t layer, const int32_t *sel, uint32_t
                                                         .limit = (float)c->swiglu_limit });
 }
 
+/* Values and scales of a matrix of an expert. */
+static bool is_sound(const ds_mat *m)
+{
+    static const ds_dtype values[] = {
+        [DS_MAT_F32] = DS_DT_F32, [DS_MAT_BF16] = DS_DT_BF16, [DS_MAT_MXFP4] = DS_DT_I8 /* which has no bad ones */
+    };
+
+    return ds_st_first_bad(values[m->type], m->data, m->out * m->in) == UINT64_MAX &&
+           (!m->scale || ds_st_first_bad(DS_DT_F8_E8M0, m->scale, m->out * (m->in / 32)) == UINT64_MAX);
+}
+
+typedef struct {
+    ds_runner *r;
+    uint32_t layer;
+} look_job;
+
+static void look_at(void *arg, size_t begin, size_t end, uint32_t member)
+{
+    ds_runner *r = ((look_job *)arg)->r;
+    uint32_t layer = ((look_job *)arg)->layer, d = r->m->c.hidden_size;
+    const ds_w_layer *w = &r->m->w.layer[layer];
+
+    (void)member;
+    for (size_t pair = begin; pair < end; pair++) {
+        int32_t x = r->rsel[pair];
+        if (x < 0 || (uint32_t)x >= w->n_own || atomic_load_explicit(&w->seen[x], memory_order_relaxed))
+            continue;
+        int bad = !is_sound(&w->w1[x]) ? 0 : !is_sound(&w->w3[x]) ? 1 : !is_sound(&w->w2[x]) ? 2 : -1;
+        if (bad == -1) {
+            atomic_store_explicit(&w->seen[x], 1, memory_order_relaxed);
+            continue;
+        }
+        ds_exec_fault(&r->e, DS_FAULT_VALUE, TAG_EXPERT + layer, (int64_t)x * 3 + bad);
+        r->rsel[pair] = -1; /* as other ops do, it goes on with zeros */
+        memset(r->part + pair * d, 0, d * sizeof *r->part);
+    }
+}
+
+/* The first look at experts that weren't looked at when the model was opened. `seen` says that ops read the host's
+ * memory, and run at once. */
+static void look_at_experts(ds_runner *r, uint32_t layer, uint32_t rows)
+{
+    const ds_w_layer *w = &r->m->w.layer[layer];
+
+    if (w->seen)
+        ds_exec_for(&r->e, (size_t)rows * w->k, 1, look_at, &(look_job){ r, layer });
+}
+
 /* run->x -> run->y */
 static void moe(ds_runner *r, ds_rowset *s, uint32_t layer)
 {
@@ -317,6 +366,7 @@ static void moe(ds_runner *r, ds_rowset *s, uint32_t layer)
                                             .n = inner,
                                             .limit = (float)c->swiglu_limit });
     linear(r, r->shared, r->sg, &w->s2, rows, true);
+    look_at_experts(r, layer, rows);
     if (r->exchange)
         ds_ranks_experts(r, layer, rows);
     else

@@ -53,10 +53,12 @@ typedef struct {
     const char *kernels;      /* of the CPU, without `device`: NULL = best here; "ref", "avx2", "avx512", "amx" */
     ds_pool *pool;            /* for the scan of values and for packing; NULL: the calling thread. Not kept */
     uint64_t memory_bytes;    /* of the machine; 0: unknown. A model is refused when its weights, Engram tables aside, are more than that,
-                                 or more than a device with memory of its own has left */
-    uint64_t scan_bytes;      /* embedding and Engram tables of this size or more are checked row by row as they are read; 0 = 64 MiB */
-    uint32_t ranks, rank;     /* this is rank `rank` of `ranks` and has its part of the experts only; 0 ranks: all of them. CPU only */
-    bool no_data;             /* check config and tensor headers only, read no tensor data (inspect); such a model can't run */
+                                 or more than a device with memory of its own has left. Experts that are checked when they are chosen don't
+                                 count: those that memory doesn't hold stay in the files */
+    uint64_t scan_bytes; /* embedding and Engram tables of this size or more are checked row by row as they are read, and on the CPU without
+                                 other ranks the experts of a layer that have so many bytes of codes when a row first chooses them; 0 = 64 MiB */
+    uint32_t ranks, rank; /* this is rank `rank` of `ranks` and has its part of the experts only; 0 ranks: all of them. CPU only */
+    bool no_data;         /* check config and tensor headers only, read no tensor data (inspect); such a model can't run */
 
     /* Token map for Engram (spec 3.12), asked for only when the model has Engram layers and no engram.token_map tensor: fills
      * map[0..vocab) with class numbers. The model checks their range and count. NULL: such a model is refused (with no_data it isn't
@@ -66,8 +68,8 @@ typedef struct {
 } ds_model_opts;
 
 /* Opens `dir`: checks config.json, presence, dtype and shape of every tensor that it implies, and the values of
- * every tensor below 64 MB. A refusal names file, tensor, element and rule. opts may be NULL. DS_E_FORMAT, DS_E_IO,
- * DS_E_NOMEM, DS_E_ARG. O(bytes scanned). */
+ * every tensor but large tables (scan_bytes). A refusal names file, tensor, element and rule. opts may be NULL.
+ * DS_E_FORMAT, DS_E_IO, DS_E_NOMEM, DS_E_ARG. O(bytes scanned). */
 ds_rc ds_model_open(ds_model **out, const char *dir, const ds_model_opts *opts, ds_err *err);
 struct ds_device *ds_model_device(const ds_model *m); /* what its runners compute on */
 void ds_model_close(ds_model *m);                     /* NULL is fine; no run may be left */
@@ -83,6 +85,7 @@ typedef struct {
     uint64_t used_tensors;           /* that the configuration implies */
     uint64_t file_bytes;             /* data of all tensors */
     uint64_t packed_bytes;           /* device memory that the weights took; 0: they are read where the files are mapped */
+    uint64_t chosen_bytes;           /* of the used ones, experts that may stay in the files until a row chooses them (scan_bytes) */
     uint64_t kind_bytes[DS_N_KINDS]; /* data of the used tensors by ds_tensor_kind */
 } ds_model_stats;
 void ds_model_stat(const ds_model *m, ds_model_stats *out);

@@ -17,6 +17,7 @@ enum {
     TAG_IMAGE = 6,
     TAG_GROUP = 0x1000,  /* + layer */
     TAG_ENGRAM = 0x2000, /* + layer */
+    TAG_EXPERT = 0x3000, /* + layer; the row is expert * 3 + 0, 1, 2 for w1, w3, w2 */
 };
 
 /* Offsets inside a block, a slot and a tail; set at open. */

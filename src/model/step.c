@@ -493,6 +493,11 @@ static ds_rc meaning(const ds_runner *r, const ds_fault *f, unsigned kind, ds_er
     if (kind == DS_FAULT_VALUE && tag == TAG_MARKOV)
         return ds_fail(err, DS_E_FORMAT, "mtp.%u.markov_head.embed.weight: row %lld holds a NaN or infinity",
                        r->m->c.num_nextn_predict_layers - 1, row);
+    if (kind == DS_FAULT_VALUE && tag >= TAG_EXPERT) {
+        uint32_t l = tag - TAG_EXPERT, n = r->m->c.num_hidden_layers;
+        return ds_fail(err, DS_E_FORMAT, "%s.%u.ffn.experts.%lld.w%c: a value or scale is NaN or infinite", l < n ? "layers" : "mtp",
+                       l < n ? l : l - n, row / 3, "132"[row % 3]);
+    }
     if (kind == DS_FAULT_VALUE)
         return ds_fail(err, DS_E_FORMAT, "layers.%u.engram.embed: row %lld holds a NaN or infinity", tag - TAG_ENGRAM, row);
     if (kind == DS_FAULT_GROUP)

@@ -2,7 +2,7 @@
  *
  * format/tensors.h says which tensors there are and checks each; here a table says which member of which struct a
  * name belongs to. What must be scanned for bad values is collected on the way and scanned afterwards by all
- * threads. */
+ * threads; not so large tables and large sets of experts, which are looked at when they are used. */
 #include "model/weights.h"
 
 #include <stdlib.h>
@@ -214,13 +214,15 @@ static ds_rc set_mat(binder *b, ds_mat *m, const ds_weight *t, int use, ds_err *
     return DS_OK;
 }
 
-static ds_rc count(binder *b, const ds_tensor *t, unsigned kind, bool table, ds_err *err)
+/* later: its values are looked at when a step uses them. */
+static ds_rc count(binder *b, const ds_tensor *t, unsigned kind, bool later, ds_err *err)
 {
     if (!t)
         return DS_OK;
     b->w->stats.used_tensors++;
     b->w->stats.kind_bytes[kind] += t->bytes;
-    if (b->no_data || (table && t->bytes >= b->scan_bytes) || ds_scan_add(&b->scan, t))
+    b->w->stats.chosen_bytes += later && kind == DS_KIND_EXPERT ? t->bytes : 0;
+    if (b->no_data || later || ds_scan_add(&b->scan, t))
         return DS_OK;
     return no_memory(err);
 }
@@ -289,7 +291,7 @@ static ds_rc bind(void *arg, const ds_tensor_want *want, ds_err *err)
     ds_weight t;
     const member *m = NULL;
     void *at = NULL;
-    bool table = false;
+    bool table = false, later;
     ds_rc rc = ds_weight_find(&t, b->w->files, want, err);
 
     if (rc != DS_OK || !t.data)
@@ -300,9 +302,10 @@ static ds_rc bind(void *arg, const ds_tensor_want *want, ds_err *err)
         at = owner(b, want, &m);
         table = m && m->type == AS_TABLE;
     }
-    rc = count(b, t.tensor, want->kind, table, err);
+    later = want->expert >= 0 && b->w->layer[want->layer].seen;
+    rc = count(b, t.tensor, want->kind, later || (table && t.tensor->bytes >= b->scan_bytes), err);
     if (rc == DS_OK)
-        rc = count(b, t.scale_tensor, want->kind, table, err);
+        rc = count(b, t.scale_tensor, want->kind, later || (table && t.scale_tensor && t.scale_tensor->bytes >= b->scan_bytes), err);
     if (rc != DS_OK)
         return rc;
     if (want->expert >= 0)
@@ -329,6 +332,16 @@ static const ds_expert_place *places(binder *b, uint32_t n_experts)
     return p;
 }
 
+/* Whether the experts of a layer are one large table, of which a step reads some rows: that is where ops read them in
+ * the mapping and this rank's rows alone choose them. A device that packs them reads all of them now, and what a rank
+ * finds out about the rows of another could not be said to them. */
+static bool are_table(const binder *b, const ds_w_layer *w)
+{
+    uint64_t bytes = (uint64_t)w->n_own * 3 * b->c->hidden_size * b->c->moe_intermediate_size / 2; /* of the codes, in the smallest form */
+
+    return b->ranks == 1 && !b->d->fn->place && bytes >= b->scan_bytes;
+}
+
 /* Room for the layers, their experts, and the vision blocks. */
 static ds_rc make_layers(binder *b, const ds_topology *t, ds_err *err)
 {
@@ -348,7 +361,8 @@ static ds_rc make_layers(binder *b, const ds_topology *t, ds_err *err)
         w->w3 = hold(b->w, w->n_own, sizeof *w->w3);
         w->w2 = hold(b->w, w->n_own, sizeof *w->w2);
         w->place = places(b, w->n_experts);
-        if (!w->w1 || !w->w3 || !w->w2 || !w->place)
+        w->seen = are_table(b, w) ? hold(b->w, w->n_own, sizeof *w->seen) : NULL;
+        if (!w->w1 || !w->w3 || !w->w2 || !w->place || (are_table(b, w) && !w->seen))
             return no_memory(err);
     }
     return DS_OK;
@@ -430,8 +444,9 @@ static ds_rc bind_hash(binder *b, const ds_model_opts *o, ds_err *err)
 
 /* ---- opening ---- */
 
-/* Weights are mapped, but a step reads nearly all of them: what memory doesn't hold would come from the disk for
- * every token. */
+/* Weights are mapped, and every step reads those that aren't tables: without memory for them they would come from the
+ * disk for every token. Of experts that are tables a step reads those that its rows choose, so what memory doesn't
+ * hold of them may stay in the files. */
 static ds_rc check_memory(const ds_weights *w, ds_device *d, const ds_model_opts *o, ds_err *err)
 {
     uint64_t bytes = 0, left, all;
@@ -439,6 +454,7 @@ static ds_rc check_memory(const ds_weights *w, ds_device *d, const ds_model_opts
 
     for (unsigned k = 0; k < DS_N_KINDS; k++)
         bytes += k == DS_KIND_ENGRAM_TABLE ? 0 : w->stats.kind_bytes[k];
+    bytes -= w->stats.chosen_bytes;
     if (o->no_data)
         return DS_OK;
     if (d->fn->room) {
@@ -453,8 +469,9 @@ static ds_rc check_memory(const ds_weights *w, ds_device *d, const ds_model_opts
     if (o->memory_bytes == 0 || bytes <= o->memory_bytes)
         return DS_OK;
     return ds_fail(err, DS_E_NOMEM,
-                   "the model is too big for this machine: its weights are %.1f GiB (Engram tables not counted), the memory is %.1f GiB",
-                   (double)bytes / 0x1p30, (double)o->memory_bytes / 0x1p30);
+                   "the model is too big for this machine: its weights are %.1f GiB (%s not counted), the memory is %.1f GiB",
+                   (double)bytes / 0x1p30, w->stats.chosen_bytes ? "Engram tables and routed experts" : "Engram tables",
+                   (double)o->memory_bytes / 0x1p30);
 }
 
 /* Everything that the device wants in memory or a form of its own. */

@@ -3,9 +3,11 @@
  * All but `map_host` is for ops: the device reads mapped files and the heap where they are, or gets copies in its
  * own memory and form. Which members of a layer are set follows from the topology: compressor and index keys in KV
  * sources, the indexer's query side in index sources, Engram where the layer has a table. Threads: constant after
- * open. */
+ * open, but for what `seen` points to. */
 #ifndef DS_MODEL_WEIGHTS_H
 #define DS_MODEL_WEIGHTS_H
+
+#include <stdatomic.h>
 
 #include "format/safetensors.h"
 #include "kern/device.h"
@@ -31,6 +33,8 @@ typedef struct {
     ds_mat gate, s1, s3, s2;
     const float *bias, *bias_vl; /* bias_vl NULL: not in the file */
     ds_mat *w1, *w3, *w2;        /* [n_own] */
+    atomic_uchar *seen;          /* [n_own] values were looked at and are good; NULL: all were at load. Relaxed: a flag
+                                    that is missed costs another look */
     uint32_t n_experts, k;
     uint32_t first, n_own;        /* experts that are here; all of them, where there are no other ranks */
     const ds_expert_place *place; /* [n_experts] where each is */

@@ -64,6 +64,7 @@ static ds_rc begin(ds_service_plan *p, const ds_model *m, const ds_service_opts 
     p->tower_device = ds_model_room(m, &rest) ? size.total - size.stage : size.total;
     ds_model_stat(m, &st);
     p->weights = st.packed_bytes ? 0 : st.file_bytes - st.kind_bytes[DS_KIND_ENGRAM_TABLE]; /* of all ranks, which share this memory */
+    p->chosen = st.chosen_bytes;
     if (o->ranks > 1) {
         rc = other_ranks(p, m, o, err);
         if (rc != DS_OK)

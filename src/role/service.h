@@ -74,6 +74,7 @@ typedef struct {
     uint64_t total;           /* all engines, the tower and the other ranks */
     uint64_t device;          /* of that what comes out of `budget`: all, or where the device has memory of its own what lies there */
     uint64_t weights;         /* that must stay resident besides: mapped tensors but Engram's tables; 0 where the device holds copies */
+    uint64_t chosen;          /* of these, experts that needn't: what memory doesn't hold of them is read when a row chooses it */
     uint64_t available;       /* when the plan was made */
     uint64_t budget;          /* what it may take of that */
     uint32_t largest_context; /* of which one sequence would fit; 0: none */

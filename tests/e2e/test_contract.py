@@ -10,6 +10,7 @@ import sys
 import numpy as np
 import pytest
 
+MEMORY = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGESIZE")
 OPENING = ["logits", "draft", "inspect", "generate", "chat"]
 
 
@@ -433,9 +434,10 @@ def test_a_signal_while_waiting_for_input(program, golden, sig):
 
 
 def test_full_size_model(program, root, tmp_path):
-    """475 GiB of holes: inspect is quick and small, what would run the model says at once that it is too big for memory."""
+    """475 GiB of holes: inspect is quick and small, what would run a model whose dense part is too big for memory says so at once."""
     m = tmp_path / "full"
-    r = subprocess.run([program, "synth", "--config", root / "models/configs/deepseek-v4.1-flash.json", "--seed", "1", "--sparse", "--out", m], capture_output=True)
+    config = root / "models/configs/deepseek-v4.1-flash.json"
+    r = subprocess.run([program, "synth", "--config", config, "--seed", "1", "--sparse", "--out", m], capture_output=True)
     assert r.returncode == 0, r.stderr
 
     # A child's peak memory counts from before its exec, that of its parent then: so a small parent does the measuring.
@@ -450,9 +452,29 @@ def test_full_size_model(program, root, tmp_path):
 
     d = json.loads(run("inspect", "--model", m, "--json").stdout)
     assert d["tensors"] == 96085 and len(d["layers"]) == 43 and abs(d["bytes_total"] / 2**30 - 475.24) < 0.005
-    if os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGESIZE") < 280 << 30:
+    if MEMORY < 90 << 30:
+        dense = json.loads(config.read_text())
+        dense["text_config"]["vocab_size"] = 1 << 22  # 80 GiB of embeddings and head
+        (tmp_path / "dense.json").write_text(json.dumps(dense))
+        r = subprocess.run([program, "synth", "--config", tmp_path / "dense.json", "--sparse", "--out", tmp_path / "dense"], capture_output=True)
+        assert r.returncode == 0, r.stderr
         for command in ("generate", "logits", "draft", "chat"):
-            refused(run(*args_of(command, m, tmp_path / "l.npy")), 1, "too big", "GiB")
+            refused(run(*args_of(command, tmp_path / "dense", tmp_path / "l.npy")), 1, "too big", "GiB", "routed experts not counted")
+
+
+def test_experts_that_memory_does_not_hold(deepserve, root, tmp_path):
+    """102 GiB of holes, nearly all of them experts: it says what memory holds, and runs by reading those that tokens choose."""
+    config = json.loads((root / "tests/configs/tiny-a.json").read_text())
+    config["text_config"].update(hidden_size=256, n_routed_experts=1024, moe_intermediate_size=32768)
+    (tmp_path / "c.json").write_text(json.dumps(config))
+    r = deepserve("synth", "--config", tmp_path / "c.json", "--sparse", "--out", tmp_path / "m")
+    assert r.returncode == 0, r.stderr
+    r = deepserve("inspect", "--model", tmp_path / "m")
+    assert r.returncode == 0 and b"of them experts, which may stay too" in r.stdout, r
+    r = deepserve("generate", "--model", tmp_path / "m", "--tokens", "5,6", "--max-tokens", "2", "--json")
+    assert r.returncode == 0 and len(json.loads(r.stdout)["ids"]) == 2, r
+    if MEMORY < 100 << 30:
+        assert b"experts: memory has room for " in r.stderr and b"read from the files when a token chooses them" in r.stderr, r.stderr
 
 
 def test_chat_without_input(program, golden, tmp_path):

@@ -214,6 +214,121 @@ static void values_of_large_tables(void **state)
     free(s.bytes);
 }
 
+/* Experts that are too many to scan are looked at when a row first chooses them. What nobody chose may be bad, the
+ * step of a row that chooses a bad one is refused each time and names it, and rows that don't are none the worse for
+ * it. The bits are those of a model that was scanned. */
+static void values_of_many_experts(void **state)
+{
+    static const char *const part[] = { "w1", "w3", "w2" };
+    shard s = load_shard("tiny-c");
+    ds_err err;
+    uint32_t block = 0, n_experts, k, V = 0;
+    int32_t tokens[] = { 7, 9 };
+    ds_seq q = { .tail = DS_NONE, .blocks = &block, .n_blocks = 1, .tokens = tokens };
+    const float *logits;
+    float first[512], both[512];
+    int bad_layer = -1, bad_expert = -1, idle_layer = -1, idle_expert = -1;
+
+    (void)state;
+    for (int round = -1; round < 6; round++) { /* -1: as it is, scanned; then each matrix of the chosen one, by 1 and 3 threads */
+        collector seen = { 0 };
+        ds_model *m;
+        ds_runner *r;
+        ds_pool *pool = NULL;
+        char tensor[100], want[64];
+        uint8_t *scale = NULL, good = 0;
+
+        if (round >= 3)
+            assert_ok(ds_pool_create(&pool, &(ds_pool_opts){ .n_threads = 3 }, &err));
+        if (round >= 0) {
+            snprintf(tensor, sizeof tensor, "layers.%d.ffn.experts.%d.%s.scale", bad_layer, bad_expert, part[round % 3]);
+            snprintf(want, sizeof want, "layers.%d.ffn.experts.%d.%s: ", bad_layer, bad_expert, part[round % 3]);
+            scale = data_of(&s, tensor) + 5;
+            good = *scale;
+            *scale = 0xff;
+            assert_refused(open_patched(&s, &err), DS_E_FORMAT, "element");
+        }
+        write_file("model.safetensors", s.bytes, s.n);
+        assert_ok(ds_model_open(&m, dir, &(ds_model_opts){ .pool = pool, .scan_bytes = round >= 0 }, &err));
+        assert_ok(
+            ds_runner_create(&r, m, &(ds_runner_opts){ .max_context = 64, .pool = pool, .observe = collect, .observe_ctx = &seen }, &err));
+        n_experts = ds_model_config(m)->n_routed_experts;
+        k = ds_model_config(m)->num_experts_per_tok;
+        V = ds_model_config(m)->vocab_size;
+        for (int twice = 0; twice < 2; twice++) {
+            q.n = 2;
+            q.n_logits = 1;
+            if (round >= 0) {
+                assert_refused(ds_runner_step(r, &q, 1, &logits, &err), DS_E_FORMAT, want);
+            } else {
+                collector_clear(&seen);
+                assert_ok(ds_runner_step(r, &q, 1, &logits, &err));
+                memcpy(both, logits, V * sizeof *both);
+            }
+            for (int l = 0; round < 0 && l < (int)ds_model_config(m)->num_hidden_layers; l++) {
+                int32_t row[2][16];
+                memcpy(row[0], collected(&seen, "router", l, 1), k * sizeof **row);
+                memcpy(row[1], collected(&seen, "router", l, 0), k * sizeof **row);
+                for (int x = 0; x < (int)n_experts; x++) {
+                    bool a = false, b = false;
+                    for (uint32_t i = 0; i < k; i++) {
+                        a = a || row[0][i] == x;
+                        b = b || row[1][i] == x;
+                    }
+                    if (b && !a) {
+                        bad_layer = l;
+                        bad_expert = x;
+                    }
+                    if (!a && !b) {
+                        idle_layer = l;
+                        idle_expert = x;
+                    }
+                }
+            }
+            q.n = 1;
+            assert_ok(ds_runner_step(r, &q, 1, &logits, &err));
+            if (round < 0)
+                memcpy(first, logits, V * sizeof *first);
+            assert_memory_equal(first, logits, V * sizeof *first);
+        }
+        collector_clear(&seen);
+        ds_runner_destroy(r);
+        ds_model_close(m);
+        ds_pool_destroy(pool);
+        assert_true(bad_layer >= 0 && idle_layer >= 0);
+        if (scale)
+            *scale = good;
+    }
+    for (int idle = 0; idle < 2; idle++) {
+        ds_model *m;
+        ds_runner *r;
+        ds_model_stats stat;
+        char tensor[100];
+
+        if (idle) {
+            snprintf(tensor, sizeof tensor, "layers.%d.ffn.experts.%d.w2.scale", idle_layer, idle_expert);
+            *data_of(&s, tensor) = 0xff;
+        }
+        write_file("model.safetensors", s.bytes, s.n);
+        assert_ok(ds_model_open(&m, dir, &(ds_model_opts){ .scan_bytes = 1 }, &err));
+        ds_model_stat(m, &stat);
+        assert_int_equal(stat.chosen_bytes, stat.kind_bytes[DS_KIND_EXPERT]);
+        assert_ok(ds_runner_create(&r, m, &(ds_runner_opts){ .max_context = 64 }, &err));
+        q.n = 2;
+        assert_ok(ds_runner_step(r, &q, 1, &logits, &err));
+        assert_memory_equal(both, logits, V * sizeof *both);
+        ds_runner_destroy(r);
+        ds_model_close(m);
+        /* they may stay in the files; the others may not */
+        assert_ok(ds_model_open(&m, dir, &(ds_model_opts){ .scan_bytes = 1, .memory_bytes = stat.file_bytes - stat.chosen_bytes }, &err));
+        ds_model_close(m);
+        assert_refused(
+            ds_model_open(&m, dir, &(ds_model_opts){ .scan_bytes = 1, .memory_bytes = stat.file_bytes - stat.chosen_bytes - 1 }, &err),
+            DS_E_NOMEM, "routed experts not counted");
+    }
+    free(s.bytes);
+}
+
 /* The lowest bad tensor is named, however many threads look. */
 static void the_same_message_for_any_number_of_threads(void **state)
 {
@@ -495,6 +610,7 @@ int main(void)
         cmocka_unit_test(shapes),
         cmocka_unit_test(values),
         cmocka_unit_test(values_of_large_tables),
+        cmocka_unit_test(values_of_many_experts),
         cmocka_unit_test(the_same_message_for_any_number_of_threads),
         cmocka_unit_test(any_alignment),
         cmocka_unit_test(token_maps),
