@@ -202,6 +202,16 @@ def quiet_libraries():
     return bad
 
 
+def kernels_wait():
+    """Every CUDA kernel waits for those in front (launch in src/kern/cuda/common.cuh)."""
+    bad = []
+    for path in files("src/kern/cuda/*.cu"):
+        source = code_only(text(path))
+        at = [m.start() for m in re.finditer(r"\b__global__\b[^;{]*\{", source)] + [len(source)]
+        bad += [f"{path}:{line_of(source, a)}: never calls after_others" for a, b in zip(at, at[1:]) if "after_others();" not in source[a:b]]
+    return bad
+
+
 def folder_readmes():
     folders = {"/".join(p.split("/")[:2]) for p in files("src/*.c", "src/*.h")}
     return [f"{d}: has no README.md" for d in sorted(folders) if not (ROOT / d / "README.md").is_file()]
@@ -236,6 +246,7 @@ CHECKS = [
     ("prose ends at 120 columns", prose_width),
     ("file length", file_length),
     ("libraries neither print nor exit nor read the environment", quiet_libraries),
+    ("every CUDA kernel waits for those in front", kernels_wait),
     ("every source folder has a README", folder_readmes),
     ("documented make targets exist", readme_commands),
     ("nothing unfinished, no machine paths", unfinished),

@@ -37,6 +37,7 @@ static __device__ void decode(float *dst, const args &j, uint32_t r, uint32_t s,
 /* NJ: columns a lane, dim / 32 at least. */
 template <int NJ> static __global__ void __launch_bounds__(THREADS) attention_kernel(const __grid_constant__ args j)
 {
+    after_others();
     extern __shared__ float tile[]; /* [TILE][dim] */
     uint32_t r = blockIdx.x, s = j.st.seq[r], lane = threadIdx.x % 32, h = blockIdx.y * HEADS + threadIdx.x / 32, dim = j.a.dim;
     bool mine = h < j.a.heads;
@@ -125,6 +126,6 @@ void ds_attention_cuda(ds_exec *e, const ds_op_attention *a)
     }
     if (shared > 48 << 10)
         cudaFuncSetAttribute((const void *)f, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
-    f<<<dim3(a->step->n_rows, blocks_of(a->heads, HEADS)), THREADS, shared, stream_of(e)>>>({ *a->step, *a, e->bf16 });
+    launch(e, f, dim3(a->step->n_rows, blocks_of(a->heads, HEADS)), THREADS, shared, args{ *a->step, *a, e->bf16 });
     launched(e, "attention");
 }

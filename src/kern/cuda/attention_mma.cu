@@ -339,6 +339,7 @@ static __device__ void multiply(const args &j, uint32_t r, const key_list &l, ui
 
 static __global__ void __launch_bounds__(THREADS, 1) mma_kernel(const __grid_constant__ args j)
 {
+    after_others();
     extern __shared__ uint32_t shared[];
     __shared__ __align__(8) uint64_t bars[2 * TILES];
     const uint32_t r = blockIdx.x, s = j.st.seq[r], h0 = blockIdx.y * HEADS;
@@ -379,6 +380,6 @@ static __global__ void __launch_bounds__(THREADS, 1) mma_kernel(const __grid_con
 void ds_attention_mma(ds_exec *e, const ds_op_attention *a)
 {
     cudaFuncSetAttribute((const void *)mma_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_BYTES);
-    mma_kernel<<<dim3(a->step->n_rows, blocks_of(a->heads, HEADS)), THREADS, SHARED_BYTES, stream_of(e)>>>({ *a->step, *a });
+    launch(e, mma_kernel, dim3(a->step->n_rows, blocks_of(a->heads, HEADS)), THREADS, SHARED_BYTES, args{ *a->step, *a });
     launched(e, "attention");
 }

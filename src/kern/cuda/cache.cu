@@ -101,6 +101,7 @@ static inline uint32_t groups_of(rec_kind kind, uint32_t dim)
 static __global__ void quant_kernel(rec_kind kind, uint8_t *rec, size_t rec_bytes, const float *x, size_t ldx, size_t rows, uint32_t dim,
                                     uint32_t groups)
 {
+    after_others();
     size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x, r = i / groups;
     if (r < rows)
         quantise(kind, rec + r * rec_bytes, x + r * ldx, dim, (uint32_t)(i % groups));
@@ -111,7 +112,7 @@ void ds_win_quant_cuda(ds_exec *e, const ds_op_win_quant *a)
     uint32_t groups = groups_of(WINDOW, a->dim);
     if (!a->rows)
         return;
-    quant_kernel<<<blocks_of(a->rows * groups, THREADS), THREADS, 0, stream_of(e)>>>(WINDOW, a->rec, DS_WIN_REC(a->dim), a->x, a->ldx,
+    launch(e, quant_kernel, blocks_of(a->rows * groups, THREADS), THREADS, 0, WINDOW, a->rec, DS_WIN_REC(a->dim), a->x, a->ldx,
                                                                                      a->rows, a->dim, groups);
     launched(e, "win_quant");
 }
@@ -121,13 +122,14 @@ void ds_idx_quant_cuda(ds_exec *e, const ds_op_idx_quant *a)
     uint32_t groups = groups_of(INDEX, a->dim);
     if (!a->n)
         return;
-    quant_kernel<<<blocks_of(a->n * groups, THREADS), THREADS, 0, stream_of(e)>>>(INDEX, a->rec, DS_IDX_REC(a->dim), a->x, a->dim, a->n,
+    launch(e, quant_kernel, blocks_of(a->n * groups, THREADS), THREADS, 0, INDEX, a->rec, DS_IDX_REC(a->dim), a->x, a->dim, a->n,
                                                                                   a->dim, groups);
     launched(e, "idx_quant");
 }
 
 static __global__ void store_kernel(rec_kind kind, ds_step st, ds_kv_view kv, const float *x, uint32_t dim, uint32_t groups)
 {
+    after_others();
     uint32_t i = blockIdx.x * blockDim.x + threadIdx.x, r = i / groups;
     if (r >= st.n_rows)
         return;
@@ -142,7 +144,7 @@ static void store(ds_exec *e, const ds_op_kv_store *a, rec_kind kind)
     uint32_t groups = groups_of(kind, a->dim);
     if (!a->step->n_rows)
         return;
-    store_kernel<<<blocks_of((size_t)a->step->n_rows * groups, THREADS), THREADS, 0, stream_of(e)>>>(kind, *a->step, a->kv, a->x, a->dim,
+    launch(e, store_kernel, blocks_of((size_t)a->step->n_rows * groups, THREADS), THREADS, 0, kind, *a->step, a->kv, a->x, a->dim,
                                                                                                      groups);
     launched(e, "kv_store");
 }
@@ -161,6 +163,7 @@ void ds_idx_store_cuda(ds_exec *e, const ds_op_kv_store *a)
 
 static __global__ void ring_store_kernel(ds_step st, ds_op_ring_store a)
 {
+    after_others();
     uint32_t r = blockIdx.x, slot = a.slot[st.seq[r]];
     if (slot == DS_NONE || !stays_in_ring(st, r, a.ring.len))
         return;
@@ -173,12 +176,13 @@ void ds_ring_store_cuda(ds_exec *e, const ds_op_ring_store *a)
 {
     if (!a->step->n_rows)
         return;
-    ring_store_kernel<<<a->step->n_rows, 128, 0, stream_of(e)>>>(*a->step, *a);
+    launch(e, ring_store_kernel, a->step->n_rows, 128, 0, *a->step, *a);
     launched(e, "ring_store");
 }
 
 static __global__ void ring_load_kernel(ds_step st, ds_op_ring_load a)
 {
+    after_others();
     uint32_t r = blockIdx.x, slot = a.slot[st.seq[r]];
     if (slot == DS_NONE)
         return;
@@ -191,7 +195,7 @@ void ds_ring_load_cuda(ds_exec *e, const ds_op_ring_load *a)
 {
     if (!a->step->n_rows)
         return;
-    ring_load_kernel<<<a->step->n_rows, 128, 0, stream_of(e)>>>(*a->step, *a);
+    launch(e, ring_load_kernel, a->step->n_rows, 128, 0, *a->step, *a);
     launched(e, "ring_load");
 }
 
@@ -199,6 +203,7 @@ void ds_ring_load_cuda(ds_exec *e, const ds_op_ring_load *a)
 
 static __global__ void pool_kernel(ds_step st, ds_op_pool_pairs a, ds_fault *f, bool bf16)
 {
+    after_others();
     uint32_t r = blockIdx.x, s = st.seq[r];
     int32_t p = st.pos[r];
     const float *k1 = a.k + (size_t)r * a.dim, *z1 = a.z + (size_t)r * a.dim, *k0 = NULL, *z0 = NULL;
@@ -229,6 +234,7 @@ static __global__ void pool_kernel(ds_step st, ds_op_pool_pairs a, ds_fault *f, 
 
 static __global__ void open_kernel(ds_step st, ds_op_pool_pairs a)
 {
+    after_others();
     uint32_t r = blockIdx.x, slot = st.slot[st.seq[r]];
     if (slot == DS_NONE || !stays_in_ring(st, r, a.open.len))
         return;
@@ -246,7 +252,7 @@ void ds_pool_pairs_cuda(ds_exec *e, const ds_op_pool_pairs *a)
 {
     if (!a->step->n_rows)
         return;
-    pool_kernel<<<a->step->n_rows, 128, 0, stream_of(e)>>>(*a->step, *a, e->fault, e->bf16);
-    open_kernel<<<a->step->n_rows, 128, 0, stream_of(e)>>>(*a->step, *a);
+    launch(e, pool_kernel, a->step->n_rows, 128, 0, *a->step, *a, e->fault, e->bf16);
+    launch(e, open_kernel, a->step->n_rows, 128, 0, *a->step, *a);
     launched(e, "pool_pairs");
 }

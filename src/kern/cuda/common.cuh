@@ -42,6 +42,40 @@ static inline unsigned blocks_of(size_t n, size_t each)
     return (unsigned)((n + each - 1) / each);
 }
 
+/* ---- launches that overlap ---- */
+
+/* Everything that kernels before this one wrote is there, and nothing that they read is needed any more. Every block calls it. */
+static __device__ __forceinline__ void after_others(void)
+{
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+}
+
+/* The next kernel may start. */
+static __device__ __forceinline__ void let_others_start(void)
+{
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
+
+/* Launches f(args), converted to its parameters. It may start before the kernel in front has ended: every kernel calls
+ * after_others before it reads or writes anything that others know of, and every block does, or what is in front of
+ * the one in front might still run when the next begins. */
+template <typename... P, typename... A>
+static void launch(const ds_exec *e, void (*f)(P...), dim3 grid, unsigned threads, size_t shared, const A &...a)
+{
+    cudaLaunchAttribute at[1];
+    cudaLaunchConfig_t c = {};
+
+    at[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    at[0].val.programmaticStreamSerializationAllowed = 1;
+    c.gridDim = grid;
+    c.blockDim = dim3(threads);
+    c.dynamicSmemBytes = shared;
+    c.stream = stream_of(e);
+    c.attrs = at;
+    c.numAttrs = 1;
+    cudaLaunchKernelEx(&c, f, (P)a...);
+}
+
 /* ---- values ---- */
 
 static __device__ __forceinline__ uint32_t bits_of(float x)

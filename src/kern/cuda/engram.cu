@@ -32,6 +32,7 @@ static __device__ int32_t class_before(const ds_step &st, const ds_op_engram_has
 /* A thread a row: a few dozen integer operations. */
 static __global__ void hash_kernel(ds_step st, ds_op_engram_hash a, ds_fault *f)
 {
+    after_others();
     uint32_t r = blockIdx.x * blockDim.x + threadIdx.x;
     int64_t t[MAX_NGRAM];
     bool open = true;
@@ -54,6 +55,7 @@ static __global__ void hash_kernel(ds_step st, ds_op_engram_hash a, ds_fault *f)
 
 static __global__ void history_kernel(ds_step st, ds_op_engram_hash a)
 {
+    after_others();
     uint32_t r = blockIdx.x * blockDim.x + threadIdx.x;
     if (r >= st.n_rows || st.slot[st.seq[r]] == DS_NONE || !stays_in_ring(st, r, a.hist.len))
         return;
@@ -65,15 +67,16 @@ void ds_engram_hash_cuda(ds_exec *e, const ds_op_engram_hash *a)
     unsigned blocks = blocks_of(a->step->n_rows, THREADS);
     if (!blocks)
         return;
-    hash_kernel<<<blocks, THREADS, 0, stream_of(e)>>>(*a->step, *a, e->fault);
+    launch(e, hash_kernel, blocks, THREADS, 0, *a->step, *a, e->fault);
     if (a->store) /* after every reader of the old state */
-        history_kernel<<<blocks, THREADS, 0, stream_of(e)>>>(*a->step, *a);
+        launch(e, history_kernel, blocks, THREADS, 0, *a->step, *a);
     launched(e, "engram_hash");
 }
 
 /* A block a table row. */
 static __global__ void gather_kernel(ds_op_engram_gather a, ds_mat t, ds_fault *f, bool bf16)
 {
+    after_others();
     size_t i = (size_t)blockIdx.x, r = i / a.cols;
     uint64_t row = a.row[i];
     float *y = a.y + i * t.in;
@@ -96,13 +99,14 @@ void ds_engram_gather_cuda(ds_exec *e, const ds_op_engram_gather *a)
 {
     if (!a->rows)
         return;
-    gather_kernel<<<(unsigned)(a->rows * a->cols), THREADS, 0, stream_of(e)>>>(*a, *a->table, e->fault, e->bf16);
+    launch(e, gather_kernel, (unsigned)(a->rows * a->cols), THREADS, 0, *a, *a->table, e->fault, e->bf16);
     launched(e, "engram_gather");
 }
 
 /* A block a (row, stream). Bound by bytes of X and kv. */
 static __global__ void fuse_kernel(ds_op_engram_fuse a, bool bf16)
 {
+    after_others();
     __shared__ float part[33];
     size_t r = blockIdx.x / a.n, s = blockIdx.x % a.n, d = a.d;
     const float *kv = a.kv + r * (a.n + 1) * d, *key = kv + s * d, *val = kv + a.n * d, *qw = a.qw + s * d, *kw = a.kw + s * d;
@@ -129,6 +133,6 @@ void ds_engram_fuse_cuda(ds_exec *e, const ds_op_engram_fuse *a)
 {
     if (!a->rows)
         return;
-    fuse_kernel<<<(unsigned)(a->rows * a->n), 256, 0, stream_of(e)>>>(*a, e->bf16);
+    launch(e, fuse_kernel, (unsigned)(a->rows * a->n), 256, 0, *a, e->bf16);
     launched(e, "engram_fuse");
 }

@@ -21,6 +21,7 @@ static __device__ double affinity(float logit, double temp)
 
 static __global__ void route_kernel(ds_op_route a)
 {
+    after_others();
     extern __shared__ double score[]; /* [experts]; NaN with `taken` below marks the chosen */
     __shared__ best_place part[33];
     __shared__ int32_t chosen[MAX_K];
@@ -59,7 +60,7 @@ void ds_route_cuda(ds_exec *e, const ds_op_route *a)
 {
     if (!a->rows)
         return;
-    route_kernel<<<(unsigned)a->rows, ROUTE_THREADS, a->experts * sizeof(double), stream_of(e)>>>(*a);
+    launch(e, route_kernel, (unsigned)a->rows, ROUTE_THREADS, a->experts * sizeof(double), *a);
     launched(e, "route");
 }
 
@@ -74,6 +75,7 @@ typedef struct {
 /* Order within an expert is whatever the atomics give: rows don't depend on each other. */
 static __global__ void sort_kernel(ds_op_experts_part a, sorted s)
 {
+    after_others();
     extern __shared__ uint32_t count[]; /* [n] */
     size_t pairs = a.rows * a.k;
 
@@ -130,6 +132,7 @@ typedef struct {
 
 template <ds_mat_type T, int NT> static __global__ void __launch_bounds__(PRODUCT_THREADS, 3) hidden_kernel(const __grid_constant__ args j)
 {
+    after_others();
     extern __shared__ __align__(16) unsigned char shared[];
     __shared__ float red[WARPS][PAIR][8], gu[PAIR][8];
     uint32_t i = blockIdx.y, g = threadIdx.x % 32 / 4;
@@ -164,6 +167,7 @@ template <ds_mat_type T, int NT> static __global__ void __launch_bounds__(PRODUC
 
 template <ds_mat_type T, int NT> static __global__ void __launch_bounds__(PRODUCT_THREADS, 3) output_kernel(const __grid_constant__ args j)
 {
+    after_others();
     extern __shared__ __align__(16) unsigned char shared[];
     __shared__ float red[WARPS][PAIR][8];
     uint32_t i = blockIdx.y, g = threadIdx.x % 32 / 4;
@@ -196,6 +200,7 @@ template <ds_mat_type T, int NT> static __global__ void __launch_bounds__(PRODUC
 template <ds_mat_type T, int NT>
 static __global__ void __launch_bounds__(PRODUCT_THREADS) wide_hidden_kernel(const __grid_constant__ args j)
 {
+    after_others();
     extern __shared__ __align__(16) unsigned char shared[];
     uint32_t i = blockIdx.y;
 
@@ -226,6 +231,7 @@ static __global__ void __launch_bounds__(PRODUCT_THREADS) wide_hidden_kernel(con
 template <ds_mat_type T, int NT>
 static __global__ void __launch_bounds__(PRODUCT_THREADS) wide_output_kernel(const __grid_constant__ args j)
 {
+    after_others();
     extern __shared__ __align__(16) unsigned char shared[];
     uint32_t i = blockIdx.y;
 
@@ -289,7 +295,7 @@ static void launch(ds_exec *e, const args *j, launch_of l, uint32_t outs, unsign
 {
     if (l.shared > 48 << 10)
         cudaFuncSetAttribute((const void *)l.f, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)l.shared);
-    l.f<<<dim3(blocks_of(outs, l.outs), active), PRODUCT_THREADS, l.shared, stream_of(e)>>>(*j);
+    launch(e, l.f, dim3(blocks_of(outs, l.outs), active), PRODUCT_THREADS, l.shared, *j);
 }
 
 static launch_of kernel_for(ds_mat_type type, size_t each, bool output)
@@ -325,6 +331,7 @@ static __device__ __forceinline__ float dot(ds_mat_type t, const ds_cuda_expert 
 
 static __global__ void plain_hidden_kernel(plain_args j)
 {
+    after_others();
     size_t p = blockIdx.y + (size_t)blockIdx.z * gridDim.y;
     uint32_t o = blockIdx.x * WARPS + threadIdx.x / 32, x = p < j.a.rows * j.a.k ? (uint32_t)j.a.sel[p] - j.a.first : j.a.n;
 
@@ -339,6 +346,7 @@ static __global__ void plain_hidden_kernel(plain_args j)
 
 static __global__ void plain_output_kernel(plain_args j)
 {
+    after_others();
     size_t p = blockIdx.y + (size_t)blockIdx.z * gridDim.y;
     uint32_t o = blockIdx.x * WARPS + threadIdx.x / 32, x = p < j.a.rows * j.a.k ? (uint32_t)j.a.sel[p] - j.a.first : j.a.n;
 
@@ -369,7 +377,7 @@ void ds_experts_part_cuda(ds_exec *e, const ds_op_experts_part *a)
         j.s.expert = (uint32_t *)ds_exec_scratch(e, a->n * sizeof(uint32_t));
         j.s.first = (uint32_t *)ds_exec_scratch(e, (a->n + 1) * sizeof(uint32_t));
         j.s.order = (uint32_t *)ds_exec_scratch(e, pairs * sizeof(uint32_t));
-        sort_kernel<<<1, SORT_THREADS, a->n * sizeof(uint32_t), stream_of(e)>>>(*a, j.s);
+        launch(e, sort_kernel, 1, SORT_THREADS, a->n * sizeof(uint32_t), *a, j.s);
         ds_cuda_to_bf16(e, x, a->x, a->rows, a->d, a->d, a->w1[0].type);
         launch(e, &j, kernel_for(a->w1[0].type, each, false), a->inner, (unsigned)active);
         launch(e, &j, kernel_for(j.t2, each, true), a->d, (unsigned)active);
@@ -377,8 +385,8 @@ void ds_experts_part_cuda(ds_exec *e, const ds_op_experts_part *a)
         plain_args j = { *a, table, a->w1[0].type, a->w3[0].type, a->w2[0].type, NULL, e->bf16 };
         unsigned y = pairs < 32768 ? (unsigned)pairs : 32768, z = blocks_of(pairs, y);
         j.h = (float *)ds_exec_scratch(e, pairs * a->inner * sizeof *j.h);
-        plain_hidden_kernel<<<dim3(blocks_of(a->inner, WARPS), y, z), WARPS * 32, 0, stream_of(e)>>>(j);
-        plain_output_kernel<<<dim3(blocks_of(a->d, WARPS), y, z), WARPS * 32, 0, stream_of(e)>>>(j);
+        launch(e, plain_hidden_kernel, dim3(blocks_of(a->inner, WARPS), y, z), WARPS * 32, 0, j);
+        launch(e, plain_output_kernel, dim3(blocks_of(a->d, WARPS), y, z), WARPS * 32, 0, j);
     }
     launched(e, "experts_part");
     ds_arena_rewind(e->scratch, mark);
@@ -394,6 +402,7 @@ size_t ds_experts_cuda_scratch(const ds_kern_limits *lim)
 
 static __global__ void sum_kernel(ds_op_experts_sum a, bool bf16)
 {
+    after_others();
     size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x, r = i / a.d, c = i % a.d;
     float y = 0.0f;
 
@@ -408,6 +417,6 @@ void ds_experts_sum_cuda(ds_exec *e, const ds_op_experts_sum *a)
 {
     if (!a->rows)
         return;
-    sum_kernel<<<blocks_of(a->rows * a->d, 256), 256, 0, stream_of(e)>>>(*a, e->bf16);
+    launch(e, sum_kernel, blocks_of(a->rows * a->d, 256), 256, 0, *a, e->bf16);
     launched(e, "experts_sum");
 }

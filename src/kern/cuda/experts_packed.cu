@@ -51,6 +51,7 @@ template <typename F> static __device__ __forceinline__ void for_pairs(const wor
 
 static __global__ void __launch_bounds__(PLAN_THREADS) plan_kernel(work j, uint32_t N)
 {
+    after_others();
     extern __shared__ uint32_t shared[];
     uint32_t n = j.a.n, *count = shared, *next = shared + n, lane = threadIdx.x % 32;
 
@@ -100,6 +101,7 @@ static __global__ void __launch_bounds__(PLAN_THREADS) plan_kernel(work j, uint3
 
 static __global__ void __launch_bounds__(GATHER_THREADS) gather_kernel(work j, uint32_t N)
 {
+    after_others();
     uint32_t r = blockIdx.x, i = blockIdx.y * GATHER_THREADS + threadIdx.x;
     const float4 *x = (const float4 *)(j.a.x + (size_t)r * j.a.d);
 
@@ -362,6 +364,7 @@ template <typename S> static __device__ __forceinline__ void put_part(const work
 
 template <typename S> static __global__ void __launch_bounds__(S::THREADS, 1) product_kernel(const __grid_constant__ work j)
 {
+    after_others();
     extern __shared__ uint32_t shared[];
     __shared__ __align__(8) uint64_t bars[2 * S::STAGES];
     const uint32_t stages = (shared_at(shared) + 1023) & ~1023u, full = shared_at(bars), empty = full + S::STAGES * 8;
@@ -428,7 +431,7 @@ size_t ds_experts_packed_scratch(const ds_kern_limits *lim)
 template <typename S> static void launch(ds_exec *e, const work *j, unsigned sms)
 {
     cudaFuncSetAttribute((const void *)product_kernel<S>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)S::bytes);
-    product_kernel<S><<<sms, S::THREADS, S::bytes, stream_of(e)>>>(*j);
+    launch(e, product_kernel<S>, sms, S::THREADS, S::bytes, *j);
 }
 
 void ds_experts_packed(ds_exec *e, const ds_op_experts_part *a, const ds_cuda_expert *w)
@@ -447,8 +450,8 @@ void ds_experts_packed(ds_exec *e, const ds_op_experts_part *a, const ds_cuda_ex
     j.weight = (float *)ds_exec_scratch(e, slots * sizeof(float));
     j.x = (uint16_t *)ds_exec_scratch(e, slots * a->d * sizeof(uint16_t));
     j.h = (uint16_t *)ds_exec_scratch(e, slots * a->inner * sizeof(uint16_t));
-    plan_kernel<<<1, PLAN_THREADS, 2 * a->n * sizeof(uint32_t), stream_of(e)>>>(j, N);
-    gather_kernel<<<dim3((unsigned)a->rows, blocks_of(a->d / 8, GATHER_THREADS)), GATHER_THREADS, 0, stream_of(e)>>>(j, N);
+    launch(e, plan_kernel, 1, PLAN_THREADS, 2 * a->n * sizeof(uint32_t), j, N);
+    launch(e, gather_kernel, dim3((unsigned)a->rows, blocks_of(a->d / 8, GATHER_THREADS)), GATHER_THREADS, 0, j, N);
     switch (N) {
     case 8:
         launch<shape<8, 2, 256, 5>>(e, &j, sms);
@@ -485,6 +488,7 @@ typedef struct {
 /* A thread a word of codes; the first of every 16 of a half does a byte of scales. */
 static __global__ void __launch_bounds__(PACK_THREADS) pack_kernel(packing j)
 {
+    after_others();
     size_t i = blockIdx.x * (size_t)PACK_THREADS + threadIdx.x, block = i / 1024, tile = block / (j.in / BLOCK_INS);
     uint32_t w = i % 1024, half = w / 512, thread = w % 512 / 4, step = w % 4, k = (uint32_t)(block % (j.in / BLOCK_INS)) * BLOCK_INS;
     uint32_t warp = thread / 32, g = thread % 32 / 4, v = 0;

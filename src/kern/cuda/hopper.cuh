@@ -109,20 +109,6 @@ static __device__ __forceinline__ uint32_t count_of(const uint32_t *at)
     return n;
 }
 
-/* ---- launches that overlap: a kernel may start while the one before it ends ---- */
-
-/* Everything that kernels before this one wrote is there, and nothing that they read is needed any more. Every block calls it. */
-static __device__ __forceinline__ void after_others(void)
-{
-    asm volatile("griddepcontrol.wait;" ::: "memory");
-}
-
-/* The next kernel may start. */
-static __device__ __forceinline__ void let_others_start(void)
-{
-    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-}
-
 /* ---- clusters ---- */
 
 /* All threads of a cluster; what they wrote to shared memory is seen by all. */

@@ -44,6 +44,7 @@ static __device__ __forceinline__ bool within_pool(const ds_op_index_topk &a)
 
 template <int NG> static __global__ void __launch_bounds__(SCORE_THREADS) score_kernel(const __grid_constant__ args j)
 {
+    after_others();
     extern __shared__ uint32_t shared[];
     const ds_op_index_topk &a = j.a;
     uint32_t r = j.r0 + blockIdx.y, s = j.st.seq[r], V = kv_visible(a.keys, j.st.pos[r]), words = a.heads * NG * 8;
@@ -151,6 +152,7 @@ static __device__ __forceinline__ key_group load_group(const uint8_t *rec, uint3
 /* N: heads, rounded up to 32 or 64. */
 template <int N> static __global__ void __launch_bounds__(SCORE_THREADS, 4) wide_score_kernel(const __grid_constant__ args j)
 {
+    after_others();
     __shared__ __align__(1024) uint8_t queries[2 * N * 128]; /* [64 inputs][N][128 bytes], pieces XOR head % 8 */
     const ds_op_index_topk &a = j.a;
     const uint32_t r = j.r0 + blockIdx.y, s = j.st.seq[r], V = kv_visible(a.keys, j.st.pos[r]), lane = threadIdx.x % 32, group = lane % 4;
@@ -380,6 +382,7 @@ static __device__ void choose(chooser *s, uint32_t *cache, uint32_t n, uint32_t 
 
 static __global__ void __launch_bounds__(SELECT_THREADS) select_kernel(const __grid_constant__ args j)
 {
+    after_others();
     extern __shared__ uint32_t cache[];
     __shared__ chooser s;
     const ds_op_index_topk &a = j.a;
@@ -474,9 +477,9 @@ void ds_index_topk_cuda(ds_exec *e, const ds_op_index_topk *a)
         while (j.tiles > 1 && (size_t)n * blocks_of(keys, j.tiles * WIDE_KEYS) < 4 * (size_t)ds_cuda_sms(e))
             j.tiles /= 2;
         if (wide)
-            wide<<<dim3(blocks_of(keys, j.tiles * WIDE_KEYS), n), SCORE_THREADS, 0, stream_of(e)>>>(j);
+            launch(e, wide, dim3(blocks_of(keys, j.tiles * WIDE_KEYS), n), SCORE_THREADS, 0, j);
         else
-            score<<<dim3(blocks_of(keys, SCORE_THREADS), n), SCORE_THREADS, shared, stream_of(e)>>>(j);
+            launch(e, score, dim3(blocks_of(keys, SCORE_THREADS), n), SCORE_THREADS, shared, j);
         choose_rows(e, &j, n);
     }
     launched(e, "index_topk");

@@ -7,6 +7,7 @@
 
 static __global__ void to_bf16_kernel(uint16_t *dst, const float *x, size_t rows, size_t ldx, size_t n, ds_mat_type type)
 {
+    after_others();
     size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x, r = i / n, c = i % n;
     if (r < rows)
         dst[r * n + (c & ~(size_t)7) + place_of(type, c & 7)] = (uint16_t)bf16_bits(x[r * ldx + c]);
@@ -14,7 +15,7 @@ static __global__ void to_bf16_kernel(uint16_t *dst, const float *x, size_t rows
 
 void ds_cuda_to_bf16(ds_exec *e, uint16_t *dst, const float *x, size_t rows, size_t ldx, size_t n, ds_mat_type type)
 {
-    to_bf16_kernel<<<blocks_of(rows * n, 256), 256, 0, stream_of(e)>>>(dst, x, rows, ldx, n, type);
+    launch(e, to_bf16_kernel, blocks_of(rows * n, 256), 256, 0, dst, x, rows, ldx, n, type);
 }
 
 typedef struct {
@@ -38,6 +39,7 @@ static __device__ __forceinline__ void put(const ds_op_linear &a, bool bf16, siz
 template <ds_mat_type T, int NT>
 static __global__ void __launch_bounds__(PRODUCT_THREADS, NT == 8 ? 1 : 2) linear_kernel(const __grid_constant__ args j)
 {
+    after_others();
     extern __shared__ __align__(16) unsigned char shared[];
     __shared__ float red[WARPS][PAIR][8];
     uint64_t per_group = j.w.out / j.a.groups;
@@ -66,6 +68,7 @@ static __global__ void __launch_bounds__(PRODUCT_THREADS, NT == 8 ? 1 : 2) linea
 /* Many rows: a block has 128 outputs and 64 rows. */
 template <ds_mat_type T> static __global__ void __launch_bounds__(PRODUCT_THREADS, 2) wide_kernel(const __grid_constant__ args j)
 {
+    after_others();
     extern __shared__ __align__(16) unsigned char shared[];
     uint64_t per_group = j.w.out / j.a.groups;
     uint32_t tiles = (j.tiles * PAIR + WARPS * TILE - 1) / (WARPS * TILE), group = blockIdx.x / tiles;
@@ -100,10 +103,10 @@ template <ds_mat_type T> static void launch(ds_exec *e, const args *j)
                            : rows <= 32 ? linear_kernel<T, 4>
                                         : linear_kernel<T, 8>;
         cudaFuncSetAttribute((const void *)f, cudaFuncAttributeMaxDynamicSharedMemorySize, NARROW_BYTES);
-        f<<<dim3(x, blocks_of(rows, 64)), PRODUCT_THREADS, NARROW_BYTES, stream_of(e)>>>(*j);
+        launch(e, f, dim3(x, blocks_of(rows, 64)), PRODUCT_THREADS, NARROW_BYTES, *j);
     } else {
         cudaFuncSetAttribute((const void *)wide_kernel<T>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)wide<T, 1, 8>::bytes);
-        wide_kernel<T><<<dim3(wide_x, blocks_of(rows, 64)), PRODUCT_THREADS, wide<T, 1, 8>::bytes, stream_of(e)>>>(*j);
+        launch(e, wide_kernel<T>, dim3(wide_x, blocks_of(rows, 64)), PRODUCT_THREADS, wide<T, 1, 8>::bytes, *j);
     }
 }
 
@@ -114,6 +117,7 @@ enum { LINEAR_THREADS = 256 };
 /* RB rows at once share the decoded weight; a row's chain is the same whatever RB. */
 template <int RB> static __global__ void plain_kernel(ds_op_linear a, ds_mat w, bool bf16)
 {
+    after_others();
     uint64_t o = blockIdx.x * (uint64_t)(LINEAR_THREADS / 32) + threadIdx.x / 32;
     uint32_t lane = threadIdx.x % 32;
     size_t r0 = (size_t)blockIdx.y * RB;
@@ -140,9 +144,9 @@ static void plain(ds_exec *e, const ds_op_linear *a)
 {
     unsigned x = blocks_of(a->w->out, LINEAR_THREADS / 32);
     if (a->rows == 1)
-        plain_kernel<1><<<dim3(x, 1), LINEAR_THREADS, 0, stream_of(e)>>>(*a, *a->w, e->bf16);
+        launch(e, plain_kernel<1>, dim3(x, 1), LINEAR_THREADS, 0, *a, *a->w, e->bf16);
     else
-        plain_kernel<8><<<dim3(x, blocks_of(a->rows, 8)), LINEAR_THREADS, 0, stream_of(e)>>>(*a, *a->w, e->bf16);
+        launch(e, plain_kernel<8>, dim3(x, blocks_of(a->rows, 8)), LINEAR_THREADS, 0, *a, *a->w, e->bf16);
 }
 
 void ds_linear_cuda(ds_exec *e, const ds_op_linear *a)
@@ -180,6 +184,7 @@ size_t ds_linear_cuda_scratch(const ds_kern_limits *lim)
 
 static __global__ void dequant_kernel(ds_op_dequant a, ds_mat w)
 {
+    after_others();
     size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x, r = i / w.in, c = i % w.in;
     if (r < a.rows)
         a.dst[i] = mat_value(w.type, (const uint8_t *)w.data, w.scale, w.in, a.row0 + r, c);
@@ -189,6 +194,6 @@ void ds_dequant_cuda(ds_exec *e, const ds_op_dequant *a)
 {
     if (!a->rows)
         return;
-    dequant_kernel<<<blocks_of(a->rows * a->w->in, 256), 256, 0, stream_of(e)>>>(*a, *a->w);
+    launch(e, dequant_kernel, blocks_of(a->rows * a->w->in, 256), 256, 0, *a, *a->w);
     launched(e, "dequant");
 }

@@ -6,6 +6,7 @@ enum { ROW_THREADS = 256 };
 
 static __global__ void rmsnorm_kernel(ds_op_rmsnorm a, bool bf16)
 {
+    after_others();
     __shared__ float part[33];
     const float *x = a.x + blockIdx.x * a.ldx;
     float *y = a.y + blockIdx.x * a.ldy, ss = 0.0f;
@@ -21,12 +22,13 @@ void ds_rmsnorm_cuda(ds_exec *e, const ds_op_rmsnorm *a)
 {
     if (!a->rows)
         return;
-    rmsnorm_kernel<<<(unsigned)a->rows, ROW_THREADS, 0, stream_of(e)>>>(*a, e->bf16);
+    launch(e, rmsnorm_kernel, (unsigned)a->rows, ROW_THREADS, 0, *a, e->bf16);
     launched(e, "rmsnorm");
 }
 
 static __global__ void rope_kernel(ds_op_rope a, bool bf16)
 {
+    after_others();
     uint32_t half = a.tab.rd / 2;
     size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x, r = i / ((size_t)a.heads * half);
     uint32_t h = (uint32_t)(i / half % a.heads), p = (uint32_t)(i % half);
@@ -46,12 +48,13 @@ void ds_rope_cuda(ds_exec *e, const ds_op_rope *a)
     size_t n = a->rows * a->heads * (a->tab.rd / 2);
     if (!n)
         return;
-    rope_kernel<<<blocks_of(n, ROW_THREADS), ROW_THREADS, 0, stream_of(e)>>>(*a, e->bf16);
+    launch(e, rope_kernel, blocks_of(n, ROW_THREADS), ROW_THREADS, 0, *a, e->bf16);
     launched(e, "rope");
 }
 
 static __global__ void add_kernel(ds_op_add a)
 {
+    after_others();
     size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x;
     if (i < a.n)
         a.y[i] += a.x[i];
@@ -61,12 +64,13 @@ void ds_add_cuda(ds_exec *e, const ds_op_add *a)
 {
     if (!a->n)
         return;
-    add_kernel<<<blocks_of(a->n, ROW_THREADS), ROW_THREADS, 0, stream_of(e)>>>(*a);
+    launch(e, add_kernel, blocks_of(a->n, ROW_THREADS), ROW_THREADS, 0, *a);
     launched(e, "add");
 }
 
 static __global__ void swiglu_kernel(ds_op_swiglu a, bool bf16)
 {
+    after_others();
     size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x, r = i / a.n, c = i % a.n;
     if (r < a.rows)
         a.h[r * a.ldh + c] = rounded(bf16, silu(bound_gate(a.g[r * a.ldg + c], a.limit)) * bound_up(a.u[r * a.ldu + c], a.limit));
@@ -76,13 +80,14 @@ void ds_swiglu_cuda(ds_exec *e, const ds_op_swiglu *a)
 {
     if (!a->rows)
         return;
-    swiglu_kernel<<<blocks_of(a->rows * a->n, ROW_THREADS), ROW_THREADS, 0, stream_of(e)>>>(*a, e->bf16);
+    launch(e, swiglu_kernel, blocks_of(a->rows * a->n, ROW_THREADS), ROW_THREADS, 0, *a, e->bf16);
     launched(e, "swiglu");
 }
 
 /* 1 + erf(v) = erfc(-v), which keeps its digits for negative v. */
 static __global__ void gelu_kernel(ds_op_gelu a, bool bf16)
 {
+    after_others();
     size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x;
     if (i < a.n)
         a.x[i] = rounded(bf16, a.x[i] * 0.5f * erfcf(a.x[i] * -0.70710678118654752f));
@@ -92,12 +97,13 @@ void ds_gelu_cuda(ds_exec *e, const ds_op_gelu *a)
 {
     if (!a->n)
         return;
-    gelu_kernel<<<blocks_of(a->n, ROW_THREADS), ROW_THREADS, 0, stream_of(e)>>>(*a, e->bf16);
+    launch(e, gelu_kernel, blocks_of(a->n, ROW_THREADS), ROW_THREADS, 0, *a, e->bf16);
     launched(e, "gelu");
 }
 
 static __global__ void argmax_kernel(ds_op_argmax a)
 {
+    after_others();
     __shared__ best_place part[33];
     const float *x = a.x + blockIdx.x * a.ldx;
     best_place p = { 0.0, -1 };
@@ -113,12 +119,13 @@ void ds_argmax_cuda(ds_exec *e, const ds_op_argmax *a)
 {
     if (!a->rows)
         return;
-    argmax_kernel<<<(unsigned)a->rows, 1024, 0, stream_of(e)>>>(*a);
+    launch(e, argmax_kernel, (unsigned)a->rows, 1024, 0, *a);
     launched(e, "argmax");
 }
 
 static __global__ void copy_kernel(ds_op_copy a)
 {
+    after_others();
     size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x, r = i / a.n, c = i % a.n;
     if (r < a.rows)
         ((uint32_t *)a.dst)[r * a.ldd + c] = ((const uint32_t *)a.src)[(a.index ? a.index[r] : r) * a.lds + c];
@@ -128,6 +135,6 @@ void ds_copy_cuda(ds_exec *e, const ds_op_copy *a)
 {
     if (!a->rows || !a->n)
         return;
-    copy_kernel<<<blocks_of(a->rows * a->n, ROW_THREADS), ROW_THREADS, 0, stream_of(e)>>>(*a);
+    launch(e, copy_kernel, blocks_of(a->rows * a->n, ROW_THREADS), ROW_THREADS, 0, *a);
     launched(e, "copy");
 }

@@ -462,6 +462,7 @@ static __device__ void draw_row(const ds_op_sample &a, uint32_t s, uint32_t i, f
 /* Rows in the order (place in the sequence, sequence), so that blocks without work come last. */
 static __global__ void __launch_bounds__(THREADS, 1) draw_kernel(ds_op_sample a, float *scratch, size_t ld, const ds_fault *f)
 {
+    after_others();
     __shared__ shared_t sh;
     uint32_t n = a.n_seqs * (a.id ? 1 : DS_MAX_DRAWS);
 
@@ -477,6 +478,7 @@ static __global__ void __launch_bounds__(THREADS, 1) draw_kernel(ds_op_sample a,
 /* Which draws stand. A thread a sequence. */
 static __global__ void stand_kernel(ds_op_sample a, const ds_fault *f)
 {
+    after_others();
     uint32_t s = blockIdx.x * blockDim.x + threadIdx.x, n = 0;
 
     if (s >= a.n_seqs)
@@ -517,9 +519,9 @@ void ds_sample_cuda(ds_exec *e, const ds_op_sample *a)
     if (!a->n_seqs)
         return;
     float *scratch = (float *)ds_exec_scratch(e, blocks * row_ld(a->vocab) * sizeof(float));
-    draw_kernel<<<blocks, THREADS, 0, stream_of(e)>>>(*a, scratch, row_ld(a->vocab), e->fault);
+    launch(e, draw_kernel, blocks, THREADS, 0, *a, scratch, row_ld(a->vocab), e->fault);
     if (!a->id)
-        stand_kernel<<<blocks_of(a->n_seqs, 32), 32, 0, stream_of(e)>>>(*a, e->fault);
+        launch(e, stand_kernel, blocks_of(a->n_seqs, 32), 32, 0, *a, e->fault);
     launched(e, "sample");
     ds_arena_rewind(e->scratch, mark);
 }

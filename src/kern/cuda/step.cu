@@ -9,6 +9,7 @@ enum { THREADS = 128, LOOK_THREADS = 256, LOOK_EACH = 16 };
 
 static __global__ void rows_kernel(ds_op_rows a)
 {
+    after_others();
     uint32_t s = blockIdx.x, t = threadIdx.x;
     ds_seq_rows q = a.seq[s];
 
@@ -45,7 +46,7 @@ void ds_rows_cuda(ds_exec *e, const ds_op_rows *a)
 {
     if (!a->n_seqs)
         return;
-    rows_kernel<<<a->n_seqs, THREADS, 0, stream_of(e)>>>(*a);
+    launch(e, rows_kernel, a->n_seqs, THREADS, 0, *a);
     launched(e, "rows");
 }
 
@@ -53,6 +54,7 @@ void ds_rows_cuda(ds_exec *e, const ds_op_rows *a)
 
 static __global__ void scatter_kernel(ds_op_scatter a)
 {
+    after_others();
     size_t at = blockIdx.x * (size_t)blockDim.x + threadIdx.x, i = at / a.bytes;
     if (i < a.n)
         ((uint8_t *)a.dst)[a.off[i] + at % a.bytes] = ((const uint8_t *)a.src)[at];
@@ -62,7 +64,7 @@ void ds_scatter_cuda(ds_exec *e, const ds_op_scatter *a)
 {
     if (!a->n || !a->bytes)
         return;
-    scatter_kernel<<<blocks_of(a->n * a->bytes, THREADS), THREADS, 0, stream_of(e)>>>(*a);
+    launch(e, scatter_kernel, blocks_of(a->n * a->bytes, THREADS), THREADS, 0, *a);
     launched(e, "scatter");
 }
 
@@ -70,6 +72,7 @@ void ds_scatter_cuda(ds_exec *e, const ds_op_scatter *a)
 
 static __global__ void finite_kernel(ds_op_finite a, ds_fault *f)
 {
+    after_others();
     size_t r = blockIdx.y, end = min(a.n, (size_t)(blockIdx.x + 1) * LOOK_THREADS * LOOK_EACH);
     const float *x = a.x + r * a.ldx;
 
@@ -82,7 +85,7 @@ void ds_finite_cuda(ds_exec *e, const ds_op_finite *a)
 {
     if (!a->rows || !a->n)
         return;
-    finite_kernel<<<dim3(blocks_of(a->n, LOOK_THREADS * LOOK_EACH), (unsigned)a->rows), LOOK_THREADS, 0, stream_of(e)>>>(*a, e->fault);
+    launch(e, finite_kernel, dim3(blocks_of(a->n, LOOK_THREADS * LOOK_EACH), (unsigned)a->rows), LOOK_THREADS, 0, *a, e->fault);
     launched(e, "finite");
 }
 
@@ -90,6 +93,7 @@ void ds_finite_cuda(ds_exec *e, const ds_op_finite *a)
 
 static __global__ void accept_kernel(ds_op_accept a)
 {
+    after_others();
     uint32_t s = blockIdx.x * blockDim.x + threadIdx.x;
 
     if (s >= a.n)
@@ -108,6 +112,6 @@ void ds_accept_cuda(ds_exec *e, const ds_op_accept *a)
 {
     if (!a->n)
         return;
-    accept_kernel<<<blocks_of(a->n, 32), 32, 0, stream_of(e)>>>(*a);
+    launch(e, accept_kernel, blocks_of(a->n, 32), 32, 0, *a);
     launched(e, "accept");
 }

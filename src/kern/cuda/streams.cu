@@ -7,6 +7,7 @@ enum { THREADS = 256, MAX_STREAMS = 8, MAX_OUTS = (2 + MAX_STREAMS) * MAX_STREAM
 
 static __global__ void embed_kernel(ds_op_embed a, ds_mat t, ds_fault *f, bool bf16)
 {
+    after_others();
     size_t r = blockIdx.x, d = t.in;
     int32_t id = a.id[r];
     float *y = a.y + r * a.copies * d;
@@ -31,7 +32,7 @@ void ds_embed_cuda(ds_exec *e, const ds_op_embed *a)
 {
     if (!a->rows)
         return;
-    embed_kernel<<<(unsigned)a->rows, THREADS, 0, stream_of(e)>>>(*a, *a->table, e->fault, e->bf16);
+    launch(e, embed_kernel, (unsigned)a->rows, THREADS, 0, *a, *a->table, e->fault, e->bf16);
     launched(e, "embed");
 }
 
@@ -80,6 +81,7 @@ static __device__ __forceinline__ void streams_at(float v[N], const ds_op_mhc &a
 
 template <int N> static __global__ void streams_kernel(ds_op_mhc a, bool bf16)
 {
+    after_others();
     __shared__ float mix[(2 + N) * N];
     size_t r = blockIdx.y, i = blockIdx.x * (size_t)blockDim.x + threadIdx.x;
     float v[N];
@@ -116,6 +118,7 @@ template <int RB>
 static __global__ void __launch_bounds__(TURN_THREADS, RB > 4 ? 1 : 2)
     turn_kernel(const __grid_constant__ ds_op_mhc a, float *part, bool bf16)
 {
+    after_others();
     enum { VALUES = (RB * HALF_OUTS + 31) / 32 * 32 };
     __shared__ float mix[RB][FOUR_OUTS], v[2][RB][FOUR][HALF], red[TURN_THREADS / 32][VALUES], squares[TURN_THREADS / 32][RB];
     const uint32_t half = threadIdx.x / HALF, t = threadIdx.x % HALF, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -188,6 +191,7 @@ static __global__ void __launch_bounds__(TURN_THREADS, RB > 4 ? 1 : 2)
 
 template <int RB> static __global__ void products_kernel(ds_op_mhc a, float *part, uint32_t n_out)
 {
+    after_others();
     __shared__ float red[PRODUCT_THREADS / 32][RB][OUTS + 1];
     size_t len = (size_t)a.n * a.d, each = (len + SPLITS - 1) / SPLITS, begin = blockIdx.y * each, end = min(begin + each, len);
     size_t r0 = blockIdx.x * (size_t)RB;
@@ -233,6 +237,7 @@ template <int RB> static __global__ void products_kernel(ds_op_mhc a, float *par
 
 static __global__ void mix_kernel(ds_op_mhc a, const float *part, uint32_t n_out)
 {
+    after_others();
     __shared__ float m[MAX_OUTS], B[MAX_STREAMS * MAX_STREAMS];
     size_t r = blockIdx.x;
     uint32_t n = a.n, t = threadIdx.x, row = t / n, col = t % n;
@@ -283,6 +288,7 @@ static __global__ void mix_kernel(ds_op_mhc a, const float *part, uint32_t n_out
 /* Four streams: a warp a row, a lane an element of the matrix. */
 static __global__ void __launch_bounds__(128) four_mix_kernel(ds_op_mhc a, const float *part)
 {
+    after_others();
     const size_t r = blockIdx.x * (size_t)4 + threadIdx.x / 32;
     const uint32_t lane = threadIdx.x % 32, o = min(lane, (uint32_t)FOUR_OUTS - 1);
     float scale = a.scale[o < FOUR ? 0 : (o < 2 * FOUR ? 1 : 2)], base = a.base[o], ss = 0.0f, m = 0.0f;
@@ -322,11 +328,11 @@ static void four(ds_exec *e, const ds_op_mhc *a, float *part)
     cudaLaunchConfig_t c = {};
 
     if (a->rows <= 8)
-        turn_kernel<1><<<dim3((unsigned)a->rows, SPLITS), TURN_THREADS, 0, stream_of(e)>>>(*a, part, e->bf16);
+        launch(e, turn_kernel<1>, dim3((unsigned)a->rows, SPLITS), TURN_THREADS, 0, *a, part, e->bf16);
     else if (a->rows <= 128)
-        turn_kernel<4><<<dim3(blocks_of(a->rows, 4), SPLITS), TURN_THREADS, 0, stream_of(e)>>>(*a, part, e->bf16);
+        launch(e, turn_kernel<4>, dim3(blocks_of(a->rows, 4), SPLITS), TURN_THREADS, 0, *a, part, e->bf16);
     else
-        turn_kernel<8><<<dim3(blocks_of(a->rows, 8), SPLITS), TURN_THREADS, 0, stream_of(e)>>>(*a, part, e->bf16);
+        launch(e, turn_kernel<8>, dim3(blocks_of(a->rows, 8), SPLITS), TURN_THREADS, 0, *a, part, e->bf16);
     at[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
     at[0].val.programmaticStreamSerializationAllowed = 1;
     c.gridDim = dim3(blocks_of(a->rows, 4));
@@ -348,17 +354,17 @@ void ds_mhc_cuda(ds_exec *e, const ds_op_mhc *a)
     if (!a->rows)
         return;
     if ((a->y || a->x) && !(a->fn && a->n == FOUR))
-        streams[a->n - 1]<<<dim3(blocks_of(a->d, THREADS), (unsigned)a->rows), THREADS, 0, stream_of(e)>>>(*a, e->bf16);
+        launch(e, streams[a->n - 1], dim3(blocks_of(a->d, THREADS), (unsigned)a->rows), THREADS, 0, *a, e->bf16);
     if (a->fn) {
         float *part = (float *)ds_exec_scratch(e, a->rows * SPLITS * (n_out + 1) * sizeof(float));
         if (a->n == FOUR)
             four(e, a, part);
         else if (a->rows < 3)
-            products_kernel<1><<<dim3((unsigned)a->rows, SPLITS, chunks), PRODUCT_THREADS, 0, stream_of(e)>>>(*a, part, n_out);
+            launch(e, products_kernel<1>, dim3((unsigned)a->rows, SPLITS, chunks), PRODUCT_THREADS, 0, *a, part, n_out);
         else
-            products_kernel<4><<<dim3(blocks_of(a->rows, 4), SPLITS, chunks), PRODUCT_THREADS, 0, stream_of(e)>>>(*a, part, n_out);
+            launch(e, products_kernel<4>, dim3(blocks_of(a->rows, 4), SPLITS, chunks), PRODUCT_THREADS, 0, *a, part, n_out);
         if (a->n != FOUR)
-            mix_kernel<<<(unsigned)a->rows, 64, 0, stream_of(e)>>>(*a, part, n_out);
+            launch(e, mix_kernel, (unsigned)a->rows, 64, 0, *a, part, n_out);
     }
     launched(e, "mhc");
     ds_arena_rewind(e->scratch, mark);
@@ -371,6 +377,7 @@ size_t ds_mhc_cuda_scratch(const ds_kern_limits *lim)
 
 static __global__ void mean_kernel(ds_op_stream_mean a, bool bf16)
 {
+    after_others();
     size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x, r = i / a.d, c = i % a.d;
     float v = 0.0f;
 
@@ -385,6 +392,6 @@ void ds_stream_mean_cuda(ds_exec *e, const ds_op_stream_mean *a)
 {
     if (!a->rows)
         return;
-    mean_kernel<<<blocks_of(a->rows * a->d, THREADS), THREADS, 0, stream_of(e)>>>(*a, e->bf16);
+    launch(e, mean_kernel, blocks_of(a->rows * a->d, THREADS), THREADS, 0, *a, e->bf16);
     launched(e, "stream_mean");
 }

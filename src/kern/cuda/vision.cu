@@ -5,6 +5,7 @@ enum { THREADS = 256, WARPS = THREADS / 32, MAX_DIM = 256 };
 
 static __global__ void rope2d_kernel(ds_op_rope2d a, bool bf16)
 {
+    after_others();
     uint32_t half = a.dim / 2, quarter = a.dim / 4;
     size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x, r = i / ((size_t)a.heads * half);
     uint32_t h = (uint32_t)(i / half % a.heads), p = (uint32_t)(i % half);
@@ -22,7 +23,7 @@ void ds_rope2d_cuda(ds_exec *e, const ds_op_rope2d *a)
     size_t n = a->rows * a->heads * (a->dim / 2);
     if (!n)
         return;
-    rope2d_kernel<<<blocks_of(n, THREADS), THREADS, 0, stream_of(e)>>>(*a, e->bf16);
+    launch(e, rope2d_kernel, blocks_of(n, THREADS), THREADS, 0, *a, e->bf16);
     launched(e, "rope2d");
 }
 
@@ -30,6 +31,7 @@ void ds_rope2d_cuda(ds_exec *e, const ds_op_rope2d *a)
  * with a running maximum. */
 static __global__ void vit_kernel(ds_op_vit_attention a, bool bf16)
 {
+    after_others();
     uint32_t lane = threadIdx.x % 32;
     size_t i = blockIdx.x * (size_t)WARPS + threadIdx.x / 32, r = i / a.heads, h = i % a.heads;
     float acc[MAX_DIM / 32] = { 0 }, max = -CUDART_INF_F, sum = 0.0f;
@@ -73,12 +75,13 @@ void ds_vit_attention_cuda(ds_exec *e, const ds_op_vit_attention *a)
 {
     if (!a->n)
         return;
-    vit_kernel<<<blocks_of(a->n * a->heads, WARPS), THREADS, 0, stream_of(e)>>>(*a, e->bf16);
+    launch(e, vit_kernel, blocks_of(a->n * a->heads, WARPS), THREADS, 0, *a, e->bf16);
     launched(e, "vit_attention");
 }
 
 static __global__ void cells_kernel(ds_op_cells a, size_t n, uint32_t gw)
 {
+    after_others();
     size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x, each = (size_t)a.dim * a.s * a.s, cell = i / each;
     if (i >= n)
         return;
@@ -92,6 +95,6 @@ void ds_cells_cuda(ds_exec *e, const ds_op_cells *a)
     size_t gh = (a->n_h + a->s - 1) / a->s, gw = (a->n_w + a->s - 1) / a->s, n = gh * gw * a->dim * a->s * a->s;
     if (!n)
         return;
-    cells_kernel<<<blocks_of(n, THREADS), THREADS, 0, stream_of(e)>>>(*a, n, (uint32_t)gw);
+    launch(e, cells_kernel, blocks_of(n, THREADS), THREADS, 0, *a, n, (uint32_t)gw);
     launched(e, "cells");
 }
