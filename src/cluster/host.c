@@ -235,7 +235,7 @@ static void submit(ds_host *h, uint64_t id)
 {
     uint64_t gen_id = 0, now = ds_now_us(), until;
     ds_gen_request *q;
-    bool canceled, comes;
+    bool canceled, comes, leaves;
     ds_err why = { 0 };
     ds_rc rc = DS_OK;
     record *x;
@@ -248,6 +248,7 @@ static void submit(ds_host *h, uint64_t id)
     until = x->until_us;
     q->cookie = id;
     q->deadline_us = until > now ? until - now : 0;
+    leaves = q->hand_over; /* when it is added, it may be over */
     comes = q->from != NULL && !canceled && !(until && now >= until);
     if (comes)
         rc = queue_coming(h, id, &why);
@@ -264,7 +265,7 @@ static void submit(ds_host *h, uint64_t id)
     }
     if (comes)
         return;
-    if (q->hand_over)
+    if (leaves)
         begin_leaving(h, id, gen_id);
     went(h, id, gen_id);
 }
