@@ -452,10 +452,10 @@ static ds_str get_bytes(ds_cw_request *r, ds_frame_in *in)
 
 static const char *get_text(ds_cw_request *r, ds_frame_in *in)
 {
-    bool there = ds_frame_u32(in);
+    uint32_t there = ds_frame_u32(in);
     ds_str s = get_bytes(r, in);
 
-    in->bad = in->bad || (s.p && strlen(s.p) != s.n);
+    in->bad = in->bad || there > 1 || (!there && s.n) || (s.p && strlen(s.p) != s.n);
     return there ? s.p : NULL;
 }
 
@@ -555,6 +555,7 @@ ds_rc ds_cw_read_request(ds_cw_request **out, const uint8_t *p, size_t n, uint32
     r->grammar.what = get_bytes(r, &in);
     if (bits & Q_GRAMMAR)
         q->grammar = &r->grammar;
+    in.bad = in.bad || (!q->grammar && r->grammar.what.n);
     get_images(r, &in, hidden);
     q->hand_over = bits & Q_HAND_OVER;
     if (bits & Q_FROM) {

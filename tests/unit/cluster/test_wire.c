@@ -57,7 +57,7 @@ static void requests_come_back(void **state)
 {
     ds_gen_request q = full();
     ds_buf a = { 0 }, b = { 0 };
-    ds_cw_request *r;
+    ds_cw_request *r, *again;
     ds_err err;
 
     (void)state;
@@ -73,6 +73,11 @@ static void requests_come_back(void **state)
     ds_cw_put_request(&b, got, HIDDEN);
     assert_int_equal(a.len, b.len);
     assert_memory_equal(a.p, b.p, a.len);
+    b.p[0] ^= 32; /* a grammar that the bits don't know of */
+    assert_int_equal(ds_cw_read_request(&again, (const uint8_t *)b.p, b.len, HIDDEN, &err), DS_E_FORMAT);
+    b.p[0] ^= 32;
+    b.p[100] = 2; /* neither a text nor none */
+    assert_int_equal(ds_cw_read_request(&again, (const uint8_t *)b.p, b.len, HIDDEN, &err), DS_E_FORMAT);
     ds_cw_request_free(r);
     for (size_t n = 0; n < a.len; n++)
         assert_int_equal(ds_cw_read_request(&r, (const uint8_t *)a.p, n, HIDDEN, &err), DS_E_FORMAT);
