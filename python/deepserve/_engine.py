@@ -48,7 +48,7 @@ class EngineRequest(C.Structure):
                 ("stop_ids", C.POINTER(i32)), ("n_stop_ids", size), ("report_stop_id", C.c_bool), ("stop", C.POINTER(Str)),
                 ("n_stop", size), ("logprobs", C.c_bool), ("n_top", u32), ("prompt_logprobs", C.c_bool), ("n_prompt_top", u32), ("priority", u32), ("deadline_us", u64), ("cache_domain", text),
                 ("cache_salt", text), ("no_cache", C.c_bool), ("replay", C.c_int), ("images", p), ("n_images", size), ("grammar", p), ("cookie", u64), ("tag", u64),
-                ("output", C.POINTER(i32)), ("n_output", u32)]
+                ("output", C.POINTER(i32)), ("n_output", u32), ("hand_over", C.c_bool), ("handed", p)]
 
 
 class EngineLogprob(C.Structure):
@@ -66,7 +66,7 @@ class Token(C.Structure):
 
 class End(C.Structure):
     _fields_ = [("reason", C.c_int), ("rc", C.c_int), ("stop_id", i32), ("stop", u32), ("cut_bytes", u32), ("n_tokens", u32), ("completion_tokens", u32),
-                ("drafted", u32), ("accepted", u32), ("prefill_us", u64), ("decode_us", u64), ("last", C.c_bool)]
+                ("drafted", u32), ("accepted", u32), ("prefill_us", u64), ("decode_us", u64), ("ticket", u64), ("last", C.c_bool)]
 
 
 class _What(C.Union):

@@ -307,37 +307,35 @@ static uint64_t take_waiting(ds_host *h)
     return id;
 }
 
-static ds_rc make_grammar(ds_host *h, ds_gen_request *q, ds_gen_grammar *g, void **held, ds_err *err)
-{
-    ds_rc rc = h->o.grammar(h->o.ctx, g, held, q->grammar->what, samples_of(q), q->output, q->n_output, err);
-
-    q->grammar = g;
-    return rc == DS_E_FORMAT ? (err->rc = DS_E_ARG) : rc;
-}
-
 static void admit(ds_host *h, uint64_t id)
 {
     ds_gen_grammar g;
-    ds_gen_request *q;
+    const ds_gen_request *q;
+    ds_cw_request *r;
     ds_err why = { 0 };
     void *held = NULL;
     bool canceled;
     record *x;
+    ds_rc rc;
 
     pthread_mutex_lock(&h->mu);
     x = of_id(h, id);
     assert(x);
     canceled = x->canceled;
-    q = ds_cw_request_get(x->q);
+    r = x->q;
+    q = ds_cw_request_get(r);
     pthread_mutex_unlock(&h->mu);
     if (canceled) {
         end_record(h, id, DS_ENDED_CANCELED, NULL);
         return;
     }
-    if (make_grammar(h, q, &g, &held, &why) != DS_OK) {
+    rc = h->o.grammar(h->o.ctx, &g, &held, q->grammar->what, samples_of(q), q->output, q->n_output, &why);
+    if (rc != DS_OK) {
+        why.rc = rc == DS_E_FORMAT ? DS_E_ARG : rc;
         end_record(h, id, DS_ENDED_FAILED, &why);
         return;
     }
+    ds_cw_request_made(r, &g);
     pthread_mutex_lock(&h->mu);
     x = of_id(h, id);
     assert(x);

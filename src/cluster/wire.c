@@ -580,6 +580,14 @@ ds_gen_request *ds_cw_request_get(ds_cw_request *r)
     return &r->q;
 }
 
+void ds_cw_request_made(ds_cw_request *r, const ds_gen_grammar *made)
+{
+    ds_str what = r->grammar.what;
+
+    r->grammar = *made;
+    r->grammar.what = what;
+}
+
 void ds_cw_request_free(ds_cw_request *r)
 {
     if (!r)

@@ -63,7 +63,9 @@ typedef struct ds_cw_request ds_cw_request;
 /* *out has everything but the grammar's functions and the cookie. DS_E_FORMAT, DS_E_NOMEM. */
 ds_rc ds_cw_read_request(ds_cw_request **out, const uint8_t *p, size_t n, uint32_t hidden, ds_err *err);
 ds_gen_request *ds_cw_request_get(ds_cw_request *r); /* its grammar.what is what was written */
-void ds_cw_request_free(ds_cw_request *r);           /* NULL is fine */
+/* What was made of its grammar.what. Copied: whoever takes the request, and when, finds it there. */
+void ds_cw_request_made(ds_cw_request *r, const ds_gen_grammar *made);
+void ds_cw_request_free(ds_cw_request *r); /* NULL is fine */
 
 /* `id`: what the other side calls its request. now_us: on the clock of its times. */
 void ds_cw_put_event(ds_buf *b, uint64_t id, const ds_event *ev, uint64_t now_us);

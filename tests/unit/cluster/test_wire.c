@@ -95,6 +95,31 @@ static void requests_come_back(void **state)
     ds_buf_free(&b);
 }
 
+/* The grammar that was made of a request is the request's own, whatever becomes of who made it. */
+static void a_grammar_that_was_made_stays(void **state)
+{
+    static const ds_gen_grammar_fn fn = { 0 };
+    ds_gen_grammar what = { .what = { "ab", 2 } }, made = { .fn = &fn, .ctx = &made };
+    ds_token prompt[] = { 1, 2 };
+    ds_gen_request q = { .prompt = prompt, .n_prompt = 2, .max_tokens = 1, .sampling = DS_SAMPLING_DEFAULT, .grammar = &what };
+    ds_cw_request *r;
+    ds_buf b = { 0 };
+    ds_err err;
+
+    (void)state;
+    ds_cw_put_request(&b, &q, 1);
+    assert_ok(ds_cw_read_request(&r, (const uint8_t *)b.p, b.len, 1, &err));
+    ds_buf_free(&b);
+    ds_cw_request_made(r, &made);
+    made = (ds_gen_grammar){ .fn = NULL };
+    const ds_gen_grammar *g = ds_cw_request_get(r)->grammar;
+    assert_ptr_equal(g->fn, &fn);
+    assert_ptr_equal(g->ctx, &made);
+    assert_int_equal(g->what.n, 2);
+    assert_memory_equal(g->what.p, "ab", 2);
+    ds_cw_request_free(r);
+}
+
 static void events_come_back(void **state)
 {
     ds_event ev[4] = { { .kind = DS_EV_START, .sample = 1, .start = { 10, 128, 7, 99 } },
@@ -231,7 +256,8 @@ static void statistics_and_plans_come_back(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(requests_come_back), cmocka_unit_test(events_come_back),
-                                        cmocka_unit_test(where_it_left_comes_back), cmocka_unit_test(statistics_and_plans_come_back) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(requests_come_back), cmocka_unit_test(a_grammar_that_was_made_stays),
+                                        cmocka_unit_test(events_come_back), cmocka_unit_test(where_it_left_comes_back),
+                                        cmocka_unit_test(statistics_and_plans_come_back) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
